@@ -25,6 +25,7 @@ pub mod node;
 pub mod openapi;
 pub mod operator;
 pub mod phone_home;
+pub mod power;
 pub mod range;
 pub mod recovery_keys;
 
@@ -179,6 +180,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/nodes/{node}/release", post(operator::release))
         .route("/nodes/{node}/decommission", post(operator::decommission))
         .route("/nodes/{node}/recommission", post(operator::recommission))
+        .route("/nodes/{node}/power", get(power::show).patch(power::change).post(power::switch))
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
         .route("/nodes/{node}/runs", get(operator::runs_of_node).post(operator::start_run))
         .route("/nodes/{node}/log", get(operator::log))

@@ -21,6 +21,7 @@ mod operator;
 mod os;
 mod owner;
 mod place;
+mod power;
 mod recovery_key;
 mod reports;
 mod run;

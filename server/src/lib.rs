@@ -15,6 +15,7 @@ pub mod listen;
 pub mod node;
 pub mod operate;
 pub mod page;
+pub mod power;
 pub mod rules;
 pub mod run;
 pub mod site;

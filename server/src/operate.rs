@@ -10,6 +10,7 @@ mod log;
 mod network;
 mod node;
 mod operator;
+mod power;
 mod release;
 mod request;
 mod retry;
@@ -46,6 +47,7 @@ pub use self::operator::{
     Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,
     remove_operator, rotate_operator,
 };
+pub use self::power::{PowerChange, PowerRequest, change_power, show_power, switch_power};
 pub use self::release::release_node;
 pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
 pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};

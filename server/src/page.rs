@@ -17,6 +17,7 @@ mod live;
 mod multipart;
 mod new_image;
 mod node;
+mod power;
 mod reasons;
 mod retry;
 mod rows;
@@ -58,6 +59,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/nodes/{node}", get(node::show))
         .route("/nodes/{node}/log", get(node::log))
         .route("/nodes/{node}/retry", get(retry::ask).post(retry::carry_out))
+        .route("/nodes/{node}/power", get(power::show).post(power::switch))
+        .route("/nodes/{node}/power/settings", post(power::change))
         .route("/act/{act}", get(acts::ask).post(acts::carry_out))
         .route("/runs", get(lists::runs))
         .route("/runs/{run}", get(run::show))

@@ -32,6 +32,7 @@ pub mod nodes;
 pub mod notes;
 pub mod operators;
 mod postgres;
+pub mod power;
 pub mod probe;
 pub mod published;
 mod records;

@@ -78,6 +78,7 @@ impl Lab {
             page: false,
             trusted_proxies: Vec::new(),
             pxe: Default::default(),
+            power_hooks: Vec::new(),
             names: Vec::new(),
             policy: Default::default(),
             ek_ca: None,

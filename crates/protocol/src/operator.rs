@@ -5,4 +5,5 @@ pub mod boot_fetch;
 pub mod comparison;
 pub mod flag;
 pub mod history;
+pub mod power;
 pub mod status;

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use slipway_protocol::shared::printable::{line, size};
-use slipway_protocol::{Disk, NodeState, NodeStatus, RunStatus, StepState};
+use slipway_protocol::{Disk, NodeState, NodeStatus, PowerState, RunState, RunStatus, StepState};
 use slipway_server::Error;
 use slipway_server::node::status::is_stranger;
 use slipway_server::operate::{Destroyed, Plan};
@@ -74,13 +74,31 @@ pub fn machine(node: &NodeStatus) -> String {
 
 /// Describes what a run would do. Empty if it destroys nothing.
 pub fn run(plan: &Plan) -> Vec<String> {
-    if plan.destroyed.is_empty() && plan.replaced.is_none() {
+    if plan.destroyed.is_empty() && plan.replaced.is_none() && !plan.boots {
         return Vec::new();
     }
     let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
     let disks = plan.node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let erased = plan.destroyed.iter().flat_map(|destroyed| erases(destroyed, disks));
-    std::iter::once(machine(&plan.node)).chain(erased).chain(replaced).collect()
+    let booted = plan.boots.then(|| booted(&plan.node));
+    std::iter::once(machine(&plan.node)).chain(erased).chain(replaced).chain(booted).collect()
+}
+
+fn booted(node: &NodeStatus) -> String {
+    match node.power.as_ref().and_then(|power| power.state) {
+        Some(PowerState::Off) => "switches the machine on, to boot slipway",
+        Some(PowerState::On) => "switches the machine off and on again, to boot slipway",
+        None => "switches the machine on, to boot slipway, and off before if its hook says that it is on",
+    }
+    .to_owned()
+}
+
+/// Describes what it means to switch a machine off.
+pub fn power_off(node: &NodeStatus, then: &str) -> Vec<String> {
+    let run = node.run.as_ref().filter(|run| run.state == RunState::Running);
+    let run = run.map(|run| format!("run {} goes on with it, and a disk that is half written does not boot", run.id));
+    let stops = format!("switches the machine off{then}, without telling its operating system");
+    [Some(machine(node)), Some(stops), run].into_iter().flatten().collect()
 }
 
 fn erases(destroyed: &Destroyed, disks: &[Disk]) -> Vec<String> {

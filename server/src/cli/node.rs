@@ -17,6 +17,7 @@ use slipway_server::store::logs::LoggedBoot;
 
 use super::ask::{self, Yes};
 use super::disk::{DISK_OPTIONS, DiskOptions};
+use super::power::{self, PowerCommand};
 use super::words::{self, label};
 use super::{print, print_json, print_line, read, recovery_key};
 
@@ -65,6 +66,9 @@ Examples:
         #[arg(long)]
         release: bool,
     },
+    /// Switch the power of machines, and set what switches it.
+    #[command(subcommand)]
+    Power(PowerCommand),
     /// Remove a machine that is out of service or was never in service, with its runs and logs.
     Remove {
         /// Id, name or claim code.
@@ -256,6 +260,7 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             operate::remove_node(store, if is_stranger(&known) { &node } else { &known.id }).await?;
             print_line(&format!("{node} is removed"))
         }
+        NodeCommand::Power(command) => power::run(store, command).await,
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)
         }

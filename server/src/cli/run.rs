@@ -129,6 +129,10 @@ pub struct RunStart {
     /// End the machine's unfinished run, if it has one, as failed.
     #[arg(long)]
     replace: bool,
+    /// Do not switch the machine on. By default, a machine that does not run slipway is switched on, or off and on
+    /// again, if the server can do so.
+    #[arg(long)]
+    no_power: bool,
     #[command(flatten)]
     yes: Yes,
 }
@@ -302,6 +306,7 @@ async fn start(store: &Store, data: &DataDir, start: RunStart) -> anyhow::Result
         known_steps: start.known_steps,
         disk: start.disk.hints(),
         replace: start.replace,
+        no_power: start.no_power,
         ..new
     };
     let new = new.with_keys(store, data).await?;

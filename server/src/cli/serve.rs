@@ -14,6 +14,7 @@ use slipway_server::boot_files::pxe;
 use slipway_server::listen::serve::{Config, Server};
 use slipway_server::listen::url::ServerUrl;
 use slipway_server::node::admission::Policy;
+use slipway_server::power::hook;
 
 use super::boot_files::PARTS_FOLDER;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,6 +74,10 @@ pub struct Options {
     /// File with the CA certificates that machines verify the object store with, in PEM.
     #[arg(long, value_name = "FILE", requires = "objects_redirect")]
     images_ca: Option<PathBuf>,
+    /// Folder of hooks, the programs that switch the power of machines; may be given several times, and the first that
+    /// has a hook counts. [default: /etc/slipway/power and /usr/lib/slipway/power]
+    #[arg(long, value_name = "FOLDER")]
+    power_hooks: Vec<PathBuf>,
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
@@ -115,6 +120,10 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { require, strict, ek_ca, drain, images_ca: redirect, page, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
+    let power_hooks = match options.power_hooks {
+        folders if folders.is_empty() => hook::FOLDERS.map(PathBuf::from).to_vec(),
+        folders => folders,
+    };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let limits = Limits::default();
@@ -129,6 +138,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         page: page == Switch::On,
         trusted_proxies,
         pxe,
+        power_hooks,
         names,
         max_capture,
         redirect,

@@ -10,7 +10,8 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use slipway_protocol::shared::printable::{self, line, size as bytes};
 use slipway_protocol::{
-    BootFetch, Flag, FlagKind, NodeState, NodeStatus, Progress, RunState, RunStatus, Severity, StepState, StepStatus,
+    BootFetch, Flag, FlagKind, NodePower, NodeState, NodeStatus, Progress, RunState, RunStatus, Severity, StepState,
+    StepStatus,
 };
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, dated, now};
@@ -18,8 +19,8 @@ use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::node::status::{self, NODE_STATES};
 use slipway_server::operate;
 use slipway_server::rules::filter::{NodeFilter, is_pattern};
-use slipway_server::rules::progress;
 use slipway_server::rules::trouble::GONE;
+use slipway_server::rules::{progress, state};
 use slipway_server::site::presence;
 use slipway_server::store::Store;
 use slipway_server::store::servers::Server;
@@ -318,9 +319,13 @@ fn one(node: &NodeStatus, own_key: Option<&str>, now: Millis) -> String {
     let advises = failure.is_empty();
     let secure_boot = firmware.and_then(|firmware| secure_boot(firmware, own_key, advises));
     let secure_boot = secure_boot.map(|state| format!("\nSecure Boot: {state}\n")).unwrap_or_default();
+    let power = node.power.as_ref().map(|power| powered(power, now)).unwrap_or_default();
     let (fetched, reports) =
         (fetched::details(node, now), node.run.as_ref().map(|run| reports::of_run(run, now)).unwrap_or_default());
-    format!("{table}{notice}{flags}{fetched}{failure}{contacts}{secure_boot}{reports}{}", claims::details(node, now))
+    format!(
+        "{table}{notice}{flags}{fetched}{failure}{contacts}{secure_boot}{power}{reports}{}",
+        claims::details(node, now)
+    )
 }
 
 /// Returns the width in columns of the terminal, or else from the variable COLUMNS. Other output is not cut.
@@ -393,7 +398,9 @@ fn last_message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> St
     {
         return flagged(node, flag, now);
     }
-    let said = notice(node, now).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step, now));
+    let switched = power(node).filter(|_| !node.run.as_ref().is_some_and(|run| state::is_open(run.state)));
+    let said =
+        notice(node, now).or(switched).or_else(|| reports::newest(node)).unwrap_or_else(|| message(node, step, now));
     match claims::takeover(node, now) {
         Some(takeover) if said == dash() => takeover,
         Some(takeover) => format!("{said}; {takeover}"),
@@ -544,6 +551,21 @@ fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
     !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
+/// Says whether a machine is on, and what is being done about it.
+fn powered(power: &NodePower, now: Millis) -> String {
+    let state = power.state.map_or("unknown".to_owned(), |state| state.to_string());
+    let asked = power.state_at.map(|at| format!(", asked {} ago", duration(now.saturating_sub(at))));
+    let act = power.act.as_ref().filter(|act| act.state.is_open());
+    let act = act.map(|act| format!("; the machine {}", line(&act.in_words())));
+    format!("\nPower: {state}{}{}\n", asked.unwrap_or_default(), act.unwrap_or_default())
+}
+
+/// Says what is being done with the power of a machine.
+fn power(node: &NodeStatus) -> Option<String> {
+    let act = node.power.as_ref()?.act.as_ref().filter(|act| act.state.is_open())?;
+    Some(act.in_words())
+}
+
 fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {
     if let Some(held) = claims::held(node) {
         return held;
@@ -551,7 +573,10 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String 
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
         return match is_in_slipway(node, now) {
             true => "the machine is in slipway, and takes the run when it next asks".to_owned(),
-            false => "waiting for the machine to boot slipway".to_owned(),
+            false => match power(node) {
+                Some(power) => format!("waiting for the machine to boot slipway; it {power}"),
+                None => "waiting for the machine to boot slipway".to_owned(),
+            },
         };
     }
     // The installer's last message is out of date once the machine has left slipway.

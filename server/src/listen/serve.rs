@@ -47,6 +47,7 @@ use crate::node::reports::{refused, secrets};
 use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
 use crate::page;
+use crate::power;
 use crate::site::presence::Presence;
 use crate::site::retention;
 use crate::store;
@@ -101,6 +102,8 @@ pub struct Config {
     pub trusted_proxies: Vec<IpAddr>,
     /// Interfaces where network boot is offered beside somebody else's DHCP server.
     pub pxe: pxe::Settings,
+    /// Folders of hooks, which switch the power of machines. The first that has a hook counts.
+    pub power_hooks: Vec<PathBuf>,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
@@ -125,6 +128,7 @@ pub struct Server {
     boot: Option<TcpListener>,
     metrics: Option<TcpListener>,
     pxe: Option<NetworkBoot>,
+    power_hooks: Vec<PathBuf>,
     url: ServerUrl,
     page: bool,
     tls: watch::Sender<TlsAcceptor>,
@@ -246,8 +250,8 @@ impl Server {
             streams: Arc::new(Semaphore::new(STREAMS)),
             stopping,
         };
-        let (url, page, app) = (config.url, config.page, Arc::new(app));
-        Ok(Self { https, boot, metrics, pxe, url, page, tls, names, app, stop, lock, presence })
+        let (url, page, power_hooks, app) = (config.url, config.page, config.power_hooks, Arc::new(app));
+        Ok(Self { https, boot, metrics, pxe, power_hooks, url, page, tls, names, app, stop, lock, presence })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -335,6 +339,7 @@ impl Server {
             () = app.watcher.follow() => {}
             () = retention::keep(&app.store) => {}
             () = noticing::keep(&app.store, self.presence.id()) => {}
+            () = power::keep::keep(&app.store, &self.power_hooks, self.presence.id()) => {}
             () = outdated::keep(&app.store, &app.data, app.boot.as_deref(), self.presence.id()) => {}
             () = follow::keep(&app.store, app.boot.as_deref(), &app.health.readiness) => {}
             () = app.contacts.keep_stored(&app.store) => {}

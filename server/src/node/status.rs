@@ -16,6 +16,7 @@ use crate::rules::{progress, state};
 use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
+use crate::store::power::{self, Power};
 use crate::store::runs::{self, Run};
 use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes, systems};
 
@@ -80,6 +81,7 @@ fn of_node(
         disk: node.disk,
         site: node.site,
         labels: node.labels,
+        power: None,
         installed: None,
         run,
     }
@@ -307,6 +309,7 @@ pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now:
             boot_fetches::since_heard_of_nodes(connection, ids).await?,
         ),
     };
+    let mut power = power::of_nodes(connection, ids).await?;
     let mut installed = HashMap::new();
     if ids.is_none() {
         notes::add_to_newest(connection, &mut runs).await?;
@@ -347,7 +350,8 @@ pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now:
         let claims = claims.remove(&node.id).unwrap_or_default();
         let fetches = fetches.remove(&node.id).unwrap_or_default();
         let installed = installed.remove(&node.id);
-        NodeStatus { installed, ..of_node(node, run, claims, fetches, now) }
+        let power = power.remove(&node.id).map(Power::status);
+        NodeStatus { installed, power, ..of_node(node, run, claims, fetches, now) }
     };
     Ok(Seen { nodes: nodes.into_iter().map(of_node).collect(), strangers, left })
 }
@@ -395,7 +399,8 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let fetches = boot_fetches::since_heard(connection, Some(&node.id)).await?.remove(&node.id).unwrap_or_default();
     let installed = installed(connection, Some(&node.id)).await?.remove(&node.id);
     let left = Some(node.id.clone()).filter(|_| node.key_left).into_iter().collect();
-    let mut node = NodeStatus { earlier_keys, installed, ..of_node(node, run, claims, fetches, now) };
+    let power = power::get_by_node(connection, &node.id).await?.map(Power::status);
+    let mut node = NodeStatus { earlier_keys, installed, power, ..of_node(node, run, claims, fetches, now) };
     let facts = Facts::load(connection, Some(&node.id), now).await?;
     let facts = facts.of(connection, std::slice::from_ref(&node), left).await?;
     node.flags = facts.flags(&node, now);

@@ -14,11 +14,13 @@ use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::reports::secrets;
 use crate::node::status;
+use crate::power;
 use crate::rules::state::{self, NodeEvent};
 use crate::run::new_run::check_disk;
 use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
+use crate::store::power as power_store;
 use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs, tokens};
 
 /// Maximum number of labels of a node, and maximum length of a key, of a value, and of the name of a site.
@@ -385,6 +387,10 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
         runs::update(&mut transaction, &run).await?;
     }
     secrets::forget_of_node(&mut transaction, &node.id).await?;
+    if let Some(mut power) = power_store::get_by_node(&mut transaction, &node.id).await? {
+        power::ask::withdraw(&mut transaction, &mut power, "the node was taken out of service").await?;
+        power_store::save(&mut transaction, &power).await?;
+    }
     let event = NewEvent::new("the node was taken out of service").of(&node);
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     let status = status::one(&mut transaction, node).await?;
@@ -431,6 +437,10 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
     node.key_left = false;
     // Its earlier runs are history.
     node.run = None;
+    if let Some(mut power) = power_store::get_by_node(&mut transaction, &node.id).await? {
+        (power.act, power.state, power.state_at) = (None, None, None);
+        power_store::save(&mut transaction, &power).await?;
+    }
     if release {
         node.release();
     }

@@ -16,6 +16,7 @@ use crate::image::examine::examine;
 use crate::image::turn;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status;
+use crate::power;
 use crate::rules::changes::{self, Named};
 use crate::rules::state::{self, NodeEvent};
 use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
@@ -49,6 +50,7 @@ pub(super) async fn start(
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let id = random::id();
     let request = request::seal(store, &id, &new)?;
+    let leaves_power = new.no_power;
     let now = now();
     let mut transaction = store.write().await?;
     check_retried(&mut transaction, reference, retried).await?;
@@ -69,6 +71,9 @@ pub(super) async fn start(
     nodes::save(&mut transaction, &node).await?;
     let event = NewEvent::new(format!("run {} {what}{again}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
+    if !leaves_power {
+        power::ask::boot(&mut transaction, &node, &run).await?;
+    }
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
     tracing::info!(node = node.label(), run = run.id, "run started");
@@ -84,6 +89,8 @@ pub struct Plan {
     pub destroyed: Vec<Destroyed>,
     /// Id of the run that is not over, and will be replaced.
     pub replaced: Option<String>,
+    /// Whether the machine is switched on, and off before if it is on.
+    pub boots: bool,
     /// The options of its steps, with a few digits in place of each secret.
     pub settings: Named,
 }
@@ -91,7 +98,7 @@ pub struct Plan {
 impl Plan {
     /// Whether another plan does the same to the same machine.
     pub fn does_the_same(&self, other: &Self) -> bool {
-        let done = |plan: &Self| (plan.node.id.clone(), plan.destroyed.clone(), plan.replaced.clone());
+        let done = |plan: &Self| (plan.node.id.clone(), plan.destroyed.clone(), plan.replaced.clone(), plan.boots);
         done(self) == done(other) && self.settings == other.settings
     }
 }
@@ -121,13 +128,15 @@ pub(super) async fn plan(
     retried: Option<&str>,
 ) -> Result<Plan, Error> {
     let seen = examine(store, images_of(store, &new.task).await?).await?;
+    let leaves_power = new.no_power;
     let mut connection = store.read().await?;
     check_retried(&mut connection, reference, retried).await?;
     let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let destroyed = destroyed(&composed.steps, disks);
     let (replaced, settings) = (replaced.map(|run| run.id), settings(&composed));
-    Ok(Plan { destroyed, replaced, settings, node: status::one(&mut connection, node).await? })
+    let boots = !leaves_power && power::ask::would_boot(&mut connection, &node).await?;
+    Ok(Plan { destroyed, replaced, settings, boots, node: status::one(&mut connection, node).await? })
 }
 
 fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {

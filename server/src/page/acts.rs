@@ -9,7 +9,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Disk, ErrorCode, NodeState, NodeStatus, RunState};
+use slipway_protocol::{Disk, ErrorCode, NodeState, NodeStatus, PowerMode, RunState};
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
@@ -148,7 +148,12 @@ impl Act {
     fn effect(self, node: &NodeStatus) -> String {
         match self {
             Self::Start => {
-                "Installs the operating system at the machine's next poll, or when it boots slipway.".to_owned()
+                let power = node.power.as_ref().filter(|power| power.mode != PowerMode::Disabled);
+                let boots = power.map_or(
+                    "or when it boots slipway",
+                    |_| "or else switches the machine on, or off and on again, to boot slipway",
+                );
+                format!("Installs the operating system at the machine's next poll, {boots}.")
             }
             Self::Cancel if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) => {
                 "Ends the run as failed. The machine has not fetched it, so nothing else changes.".to_owned()
@@ -188,6 +193,9 @@ pub fn buttons(node: &NodeStatus) -> Markup {
             @for act in Act::ALL {
                 @if act == Act::Cancel && may_retry(node) {
                     a.button href={ "/nodes/" (reference(node)) "/retry" } { "Retry run…" }
+                }
+                @if act == Act::Confirm && !is_stranger(node) {
+                    a.button href={ "/nodes/" (reference(node)) "/power" } { "Power…" }
                 }
                 @match act.obstacle(node) {
                     // Nobody misses these where they have no meaning.

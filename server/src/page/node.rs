@@ -27,6 +27,7 @@ use crate::page::events;
 use crate::page::fleet::note;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
+use crate::page::power::power_words;
 use crate::page::reasons;
 use crate::page::rows::{model, name, path, reference};
 use crate::page::session::Visitor;
@@ -132,6 +133,7 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
                 ("Site", node.site.as_deref().and_then(text)),
                 ("Labels", text(&labels.join(", "))),
                 ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),
+                ("Power", node.power.as_ref().map(|power| power_words(power, now))),
                 ("Serial number", identity.serial.as_deref().and_then(mono)),
                 ("UUID", identity.uuid.as_deref().and_then(mono)),
                 ("MAC addresses", mono(&identity.macs.join(", "))),

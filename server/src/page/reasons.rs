@@ -51,6 +51,7 @@ pub fn first(node: &NodeStatus) -> Option<Reason> {
     failed(node, run)
         .filter(|reason| reason.is_flag() || node.flags.is_empty())
         .or_else(|| node.flags.first().map(of_flag))
+        .or_else(|| power(node))
         .or_else(|| restored(node, run?))
         .or_else(|| boot_files(node))
         .or_else(|| external(run?))
@@ -97,6 +98,12 @@ fn restored(node: &NodeStatus, run: &RunStatus) -> Option<Reason> {
     let label = node.name.as_deref().unwrap_or(&node.id);
     let reason = Reason::new(Tone::Warn, "has a run from a restored backup, which waits to be confirmed");
     run.restored.then(|| reason.command(format!("slipway-server run confirm {label}")))
+}
+
+/// What is being done with its power.
+fn power(node: &NodeStatus) -> Option<Reason> {
+    let act = node.power.as_ref()?.act.as_ref().filter(|act| act.state.is_open())?;
+    Some(Reason::new(Tone::Quiet, line(&act.in_words())).since(act.asked_at))
 }
 
 fn boot_files(node: &NodeStatus) -> Option<Reason> {

@@ -7,7 +7,7 @@ use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{
     Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, POLL_SECONDS,
-    RunState, RunStatus, Severity, StepState, StepStatus,
+    PowerAct, PowerActState, RunState, RunStatus, Severity, StepState, StepStatus,
 };
 
 use crate::base::time::Millis;
@@ -112,6 +112,7 @@ pub fn flags(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> 
     flags.extend(look.came_back());
     flags.extend(look.contested());
     flags.extend(look.refused());
+    flags.extend(look.power());
     flags.extend(look.degraded());
     flags.extend(look.slow().filter(|_| !is_silent));
     sort(&mut flags);
@@ -470,6 +471,29 @@ impl Look<'_> {
         let cause = "it came from the system of an earlier run, with a wrong token, or too often";
         let command = "events --node NODE --kind report-refused";
         Some(self.flag((FlagKind::ReportRefused, Severity::Warn), refused.since, reason, cause, command))
+    }
+
+    fn power(&self) -> Option<Flag> {
+        let act = self.node.power.as_ref()?.act.as_ref().filter(|act| act.state == PowerActState::Failed)?;
+        let (at, run) = (act.ended_at?, self.run.filter(|run| act.run.as_ref() == Some(&run.id)));
+        // Somebody may have pressed the button.
+        let has_started = act.act != PowerAct::Off && self.node.last_seen > Some(at);
+        if has_started || act.run.is_some() && !run.is_some_and(|run| run.state == RunState::Pending) {
+            return None;
+        }
+        let why = act.reason.as_deref().unwrap_or("no reason is known");
+        let reason = format!("could not be {}: {why}", act.act.in_words());
+        let cause = "the address, the user or the password is wrong, or the BMC does not answer; try again once that \
+                     is mended, or press the button";
+        let command = match act.act {
+            PowerAct::On => "node power on NODE",
+            PowerAct::Off => "node power off NODE",
+            PowerAct::Cycle => "node power cycle NODE",
+            PowerAct::Status => "node power status NODE",
+            PowerAct::Boot => "node power boot NODE",
+        };
+        let severity = if run.is_some() { Severity::Bad } else { Severity::Warn };
+        Some(self.flag((FlagKind::Power, severity), at, reason, cause, command))
     }
 
     fn degraded(&self) -> Option<Flag> {

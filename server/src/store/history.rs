@@ -59,6 +59,11 @@ impl<'a> NewEvent<'a> {
         Self { node: Some(&run.node), run: Some(&run.id), ..self }
     }
 
+    /// Adds the id of the run that the event is about.
+    pub fn of_run_id(self, run: &'a str) -> Self {
+        Self { run: Some(run), ..self }
+    }
+
     /// Adds the name of the step.
     pub fn step(self, name: &'a str) -> Self {
         Self { step: Some(name), ..self }

@@ -204,7 +204,7 @@ pub async fn by_ids(connection: &mut Connection, ids: &[String]) -> Result<Vec<N
 /// Returns the ids of the nodes with which something may be wrong, by little that is read of each: those that have
 /// work, are expected to report, wait to be let in, or were not heard from since `idle_before` or were since
 /// `here_after` although they should not; and those with failed units, external steps that go on or are repeated, boot
-/// files fetched after `fetched_after`, or trouble that was noticed before.
+/// files fetched after `fetched_after`, power that could not be switched, or trouble that was noticed before.
 pub async fn suspects(
     connection: &mut Connection,
     idle_before: Millis,
@@ -214,6 +214,7 @@ pub async fn suspects(
     let sql = "SELECT nodes.id AS id FROM nodes LEFT JOIN runs ON runs.id = nodes.run \
                LEFT JOIN node_contacts ON node_contacts.node = nodes.id \
                WHERE EXISTS (SELECT 1 FROM flags WHERE flags.node = nodes.id) \
+               OR nodes.id IN (SELECT power.node FROM power WHERE power.act_state IS NOT NULL AND power.act_state = 'failed') \
                OR (nodes.state <> 'decommissioned' AND (nodes.state IN ('booting', 'held') \
                OR runs.state IN ('pending', 'running') \
                OR (nodes.state IN ('enrolled', 'failed', 'installed') AND node_contacts.at < $1 AND NOT key_left) \

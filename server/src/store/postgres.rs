@@ -228,5 +228,6 @@ pub fn migrations() -> Migrator {
         migration(30, "facts of runs", include_str!("../../migrations/postgres/0030_run_facts.sql")),
         migration(31, "names of steps", include_str!("../../migrations/postgres/0031_step_names.sql")),
         migration(32, "requests of runs", include_str!("../../migrations/postgres/0032_run_requests.sql")),
+        migration(33, "power", include_str!("../../migrations/postgres/0033_power.sql")),
     ])
 }

@@ -6,14 +6,15 @@ use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
     BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind, Identity,
-    Inventory, Network, NodeKey, NodeState, NodeTpm, Proof, RunState, SiteEventKind, Step, StepStatus, TpmKeys,
-    TpmProof,
+    Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerState, Proof, RunState, SiteEventKind, Step,
+    StepStatus, TpmKeys, TpmProof,
 };
 
 use crate::base::error::Error;
 use crate::rules::changes::{MachineFacts, Named};
 use crate::store::claimants::Report;
 use crate::store::findings::Finding;
+use crate::store::power;
 use crate::store::systems::System;
 use crate::store::{Row, optional_json, optional_word};
 
@@ -58,6 +59,10 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("systems", "system_json", json::<System>),
     ("history", "kind", word::<SiteEventKind>),
     ("history", "report_json", json::<serde_json::Value>),
+    ("power", "settings_json", json::<power::Settings>),
+    ("power", "state", word::<PowerState>),
+    ("power", "act_json", json::<power::Act>),
+    ("power", "act_state", word::<PowerActState>),
     ("flags", "kind", word::<FlagKind>),
     ("flags", "flag_json", json::<Flag>),
 ];

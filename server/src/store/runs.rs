@@ -314,12 +314,16 @@ pub async fn note_metadata_url(connection: &mut Connection, run: &str) -> Result
 }
 
 /// Suspends everything that a restored server would do: unfinished runs are held, no new key can replace a node's key,
-/// and waiting machines are removed. Returns the number of held runs.
+/// waiting machines are removed, and no machine is switched on or off. Returns the number of held runs.
 pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let failed = || database("holding the runs of a restored store");
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
     let held = db::query(sql).execute(&mut *connection).await.map_err(failed())?;
-    for sql in ["UPDATE nodes SET armed = FALSE", "DELETE FROM claimants"] {
+    for sql in [
+        "UPDATE nodes SET armed = FALSE",
+        "DELETE FROM claimants",
+        "UPDATE power SET act_json = NULL, act_state = NULL, busy_for = NULL",
+    ] {
         db::query(sql).execute(&mut *connection).await.map_err(failed())?;
     }
     Ok(held)

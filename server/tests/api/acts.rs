@@ -62,6 +62,8 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
         ("POST", "/runs/{run}/confirm", "web1", none.clone(), "was confirmed"),
         ("POST", "/runs/{run}/cancel", "web1", none.clone(), "the run was cancelled"),
         ("POST", "/runs/{run}/retry", "web1", none.clone(), "installs debian: it tries run"),
+        ("PATCH", "/nodes/{node}/power", "web1", json!({ "hook": "ipmi" }), "the hook \"ipmi\" switches the power"),
+        ("POST", "/nodes/{node}/power", "web1", json!({ "act": "on" }), "the machine is to be switched on"),
         ("POST", "/nodes/{node}/decommission", "web1", none.clone(), "was taken out of service"),
         ("POST", "/nodes/{node}/recommission", "web1", none.clone(), "was put back into service"),
         ("DELETE", "/nodes/{node}", "web1", none.clone(), "the node was removed"),

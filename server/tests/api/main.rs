@@ -63,6 +63,8 @@ mod page_in_browser;
 mod permissions;
 mod phone_home;
 mod postgres;
+mod power;
+mod power_hooks;
 mod program;
 mod progress;
 mod proxies;

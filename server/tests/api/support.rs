@@ -226,6 +226,7 @@ impl Running {
             page: true,
             trusted_proxies: vec![PROXY],
             pxe: Default::default(),
+            power_hooks: vec![folder.join("power")],
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
             redirect: None,

@@ -161,6 +161,12 @@ fn package_server(
     ] {
         package.add(path, &packaging(&format!("slipway-server/{name}"))?)?;
     }
+    for hook in ["ipmi", "wake-on-lan"] {
+        package.add_program(
+            &format!("usr/lib/slipway/power/{hook}"),
+            &packaging(&format!("slipway-server/power/{hook}"))?,
+        )?;
+    }
     add_manual(&package, "slipway-server", manual)?;
     add_licences(&package, "copyright", components, sbom)?;
     let libraries = package.libraries("usr/bin/slipway-server")?;

@@ -35,7 +35,8 @@ pub const QEMU_ARM64: &[&str] = &["qemu-system-arm"];
 pub const BENCH: &[&str] = &["nginx-light", "bmap-tools", "curl", "time", "gzip", "xz-utils", "zstd", "procps"];
 /// For the tests: programs that read what we write, or write what we read; TFTP clients; a shell and dmsetup for a
 /// machine with failing disks; the program that sends reports of installed systems; systemd to verify our unit; a UEFI
-/// stub and a signing token; a database server; an object store; a clock that is wrong; a balancer; a browser.
+/// stub and a signing token; a database server; an object store; a clock that is wrong; a balancer; a browser;
+/// a BMC and the programs that switch machines.
 pub const TESTS: &[&str] = &[
     "curl",
     "wget",
@@ -84,6 +85,9 @@ pub const TESTS: &[&str] = &[
     "libnginx-mod-stream",
     "chromium",
     "chromium-driver",
+    "openipmi",
+    "ipmitool",
+    "wakeonlan",
 ];
 
 /// For power cut tests: the programs that make a block map and check a file system.

@@ -19,6 +19,8 @@ pub enum FlagKind {
     Contested,
     /// A report of the node's system arrived and was not accepted.
     ReportRefused,
+    /// The power of the machine could not be switched.
+    Power,
     /// Parts of the installed system failed.
     Degraded,
     /// A step takes much longer than on other machines.

@@ -77,6 +77,10 @@ pub enum SiteEventKind {
     ExternalStep,
     /// A disk is being captured, or its image is complete.
     Capture,
+    /// The power of a machine was switched, or would be.
+    Power,
+    /// The power of a machine could not be switched.
+    PowerFailed,
     /// A report arrived and was not accepted.
     ReportRefused,
     /// A problem was noticed.
@@ -89,7 +93,7 @@ pub enum SiteEventKind {
 
 impl SiteEventKind {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Held,
         Self::Released,
         Self::BootFilesFetched,
@@ -109,6 +113,8 @@ impl SiteEventKind {
         Self::BootReport,
         Self::ExternalStep,
         Self::Capture,
+        Self::Power,
+        Self::PowerFailed,
         Self::ReportRefused,
         Self::Flagged,
         Self::Unflagged,

@@ -12,6 +12,7 @@ use crate::node::state::NodeState;
 use crate::operator::admission::{Claim, NodeKey, NodeTpm};
 use crate::operator::boot_fetch::BootFilesFetched;
 use crate::operator::flag::Flag;
+use crate::operator::power::NodePower;
 use crate::shared::digest::Digest;
 use crate::shared::identity::Identity;
 use crate::shared::inventory::Inventory;
@@ -101,6 +102,9 @@ pub struct NodeStatus {
     /// What operators noted about the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// How the node's power is switched, and whether it is on. Absent if nothing switches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<NodePower>,
     /// The system on the node's disk. Absent if the server did not install one, or a later run failed after it had
     /// begun to write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,6 +163,7 @@ impl NodeStatus {
             disk: None,
             site: None,
             labels: BTreeMap::new(),
+            power: None,
             installed: None,
             run: None,
         }

@@ -1,0 +1,226 @@
+//! The power of machines: what switches it, and what an operator asks for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use slipway_protocol::{ErrorCode, NodePower, NodeState, PowerAct, PowerMode, PowerProvider, Secret, SiteEventKind};
+
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+
+use super::{did, known_node};
+use crate::base::error::Error;
+use crate::power::{ask, hook, password};
+use crate::store::history::NewEvent;
+use crate::store::nodes::Node;
+use crate::store::power::{self, Power, Settings};
+use crate::store::{self, Store};
+
+/// Most options of a hook, and most bytes of a value and of the password.
+const MAX_OPTIONS: usize = 32;
+const MAX_VALUE_BYTES: usize = 1024;
+/// Keys that the server sets, beside those that begin with `machine_`.
+const RESERVED: [&str; 4] = ["action", "boot", "node", "node_name"];
+/// Parts of keys whose values are secrets.
+const SECRET: [&str; 4] = ["passw", "secret", "token", "community"];
+
+/// Changes to what switches the power of a machine. Settings that are left out stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PowerChange {
+    /// What switches it. With `none`, all other settings are removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<PowerProvider>,
+    /// Whether it is really switched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PowerMode>,
+    /// The name of the hook, a program on the hosts of the servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+    pub hook: Option<String>,
+    /// What the hook is told, such as the address of the machine's BMC. The options replace those that it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = options, required = false)]
+    pub options: Option<BTreeMap<String, String>>,
+    /// The password for the hook. It has to be given again with another hook or other options, so that it goes nowhere
+    /// else than its owner meant. An empty one removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<Secret>,
+    /// Seconds after which the hook is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 300)]
+    pub limit_seconds: Option<u32>,
+}
+
+/// Returns the schema of options, as [`check_options`] requires them. It does not say which keys are refused.
+fn options() -> Schema {
+    let text = |pattern: &str| ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+    let value = text("^[^\\x00-\\x1f\\x7f-\\x9f]*$").max_length(Some(MAX_VALUE_BYTES / 4));
+    let options = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_OPTIONS));
+    options.property_names(Some(text("^[A-Za-z0-9_-]{1,64}$"))).additional_properties(Some(value)).build().into()
+}
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PowerRequest {
+    /// Switch the machine on.
+    On,
+    /// Switch the machine off, without telling its operating system.
+    Off,
+    /// Switch the machine off and on again, or on if it is off.
+    Cycle,
+    /// Look whether the machine is on.
+    Status,
+    /// Have the machine boot slipway once: switch it off and on again, or on if it is off. Nothing is done if it runs
+    /// slipway.
+    Boot,
+}
+
+impl From<PowerRequest> for PowerAct {
+    fn from(request: PowerRequest) -> Self {
+        match request {
+            PowerRequest::On => Self::On,
+            PowerRequest::Off => Self::Off,
+            PowerRequest::Cycle => Self::Cycle,
+            PowerRequest::Status => Self::Status,
+            PowerRequest::Boot => Self::Boot,
+        }
+    }
+}
+
+/// Returns how the power of a node's machine is switched, and whether it was on when last looked at.
+pub async fn show_power(store: &Store, reference: &str) -> Result<NodePower, Error> {
+    let mut connection = store.read().await?;
+    let node = known_node(&mut connection, reference).await?;
+    Ok(power::get_by_node(&mut connection, &node.id).await?.map(Power::status).unwrap_or_default())
+}
+
+/// Asks that a machine is switched. A server does so as soon as it can; what is asked for last counts.
+pub async fn switch_power(store: &Store, reference: &str, request: PowerRequest) -> Result<NodePower, Error> {
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    let asked = ask::ask(&mut transaction, &node, request.into()).await?;
+    store::commit(transaction).await?;
+    Ok(asked)
+}
+
+/// Changes what switches the power of a node's machine.
+pub async fn change_power(store: &Store, reference: &str, change: PowerChange) -> Result<NodePower, Error> {
+    let mut transaction = store.write().await?;
+    let node = known_node(&mut transaction, reference).await?;
+    if node.state == NodeState::Decommissioned && change.provider != Some(PowerProvider::None) {
+        let message = format!("node {} is out of service", node.label());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    let mut known = power::get_by_node(&mut transaction, &node.id).await?;
+    if change.provider == Some(PowerProvider::None) {
+        if change != (PowerChange { provider: change.provider, ..PowerChange::default() }) {
+            return Err(invalid("the provider none has no other settings: leave them out"));
+        }
+        power::remove(&mut transaction, &node.id).await?;
+        let event = NewEvent::new("nothing switches the power of the machine any more").of(&node);
+        did(&mut transaction, SiteEventKind::Operator, event).await?;
+        store::commit(transaction).await?;
+        return Ok(NodePower::default());
+    }
+    let before = known.as_ref().map(|power| power.settings.clone());
+    let mut changed = changed(store, &node, known.take(), change)?;
+    if before.as_ref() != Some(&changed.settings) {
+        // What is being done is done with other settings, and what is known may be of another machine.
+        ask::withdraw(&mut transaction, &mut changed, "what switches the machine was changed").await?;
+        (changed.state, changed.state_at) = (None, None);
+    }
+    power::save(&mut transaction, &changed).await?;
+    let Settings { hook, mode, .. } = &changed.settings;
+    let how = match mode {
+        PowerMode::Real => "",
+        PowerMode::Recorder => ", but nothing is switched: it is only recorded",
+        PowerMode::Disabled => ", but switching is disabled",
+    };
+    let event = NewEvent::new(format!("the hook {hook:?} switches the power of the machine{how}")).of(&node);
+    did(&mut transaction, SiteEventKind::Operator, event).await?;
+    store::commit(transaction).await?;
+    Ok(changed.status())
+}
+
+fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange) -> Result<Power, Error> {
+    let before = known.as_ref().map(|power| power.settings.clone());
+    let hook = match (change.hook, &before) {
+        (Some(hook), _) if hook::is_name(&hook) => hook,
+        (Some(hook), _) => {
+            return Err(invalid(format!(
+                "{hook:?} is not the name of a hook: give the name of a file, without a path"
+            )));
+        }
+        (None, Some(before)) => before.hook.clone(),
+        (None, None) => return Err(invalid("name the hook that switches the machine (--hook)")),
+    };
+    let limit_seconds = change.limit_seconds.or(before.as_ref().map(|before| before.limit_seconds));
+    let settings = Settings {
+        provider: PowerProvider::Command,
+        mode: change.mode.or(before.as_ref().map(|before| before.mode)).unwrap_or_default(),
+        hook,
+        options: change.options.or(before.as_ref().map(|before| before.options.clone())).unwrap_or_default(),
+        limit_seconds: limit_seconds.unwrap_or(hook::LIMIT),
+    };
+    check_options(&settings.options)?;
+    if !(1..=hook::MAX_LIMIT).contains(&settings.limit_seconds) {
+        return Err(invalid(format!("a hook may take 1 to {} seconds", hook::MAX_LIMIT)));
+    }
+    let kept = known.as_ref().and_then(|power| power.password.clone());
+    let is_same = |before: &Settings| (&before.hook, &before.options) == (&settings.hook, &settings.options);
+    let password = match change.password {
+        Some(password) if password.is_empty() => None,
+        Some(password) => {
+            check_value("password", password.reveal())?;
+            Some(password::seal(store, &node.id, &password)?)
+        }
+        None if kept.is_some() && !before.as_ref().is_some_and(is_same) => {
+            let message = "give the password again (--password-file), because the hook or its options change and the \
+                           password could go elsewhere; or remove it (--no-password)";
+            return Err(Error::refused(ErrorCode::Conflict, message));
+        }
+        None => kept,
+    };
+    Ok(Power { settings: settings.clone(), password, ..known.unwrap_or_else(|| Power::new(&node.id, settings)) })
+}
+
+fn check_options(options: &BTreeMap<String, String>) -> Result<(), Error> {
+    if options.len() > MAX_OPTIONS {
+        return Err(invalid(format!("a hook has at most {MAX_OPTIONS} options, not {}", options.len())));
+    }
+    options.iter().try_for_each(|(key, value)| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        if !(1..=64).contains(&key.len()) || !key.bytes().all(is_plain) {
+            return Err(invalid(format!(
+                "{key:?} is not a valid option: use letters, digits, hyphens and underscores"
+            )));
+        }
+        let lower = key.to_ascii_lowercase();
+        if SECRET.iter().any(|part| lower.contains(part)) {
+            return Err(invalid(format!(
+                "the option {key} would be shown: give the password as a file (--password-file), and other secrets in \
+                 a file that the hook reads on the server's host"
+            )));
+        }
+        if RESERVED.contains(&key.as_str()) || key.starts_with("machine_") {
+            return Err(invalid(format!("the server sets the option {key} itself")));
+        }
+        check_value(&format!("value of the option {key}"), value)
+    })
+}
+
+/// Refuses a value that a hook would read as something else.
+fn check_value(what: &str, value: &str) -> Result<(), Error> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(invalid(format!("the {what} is longer than {MAX_VALUE_BYTES} bytes")));
+    }
+    if value.contains(char::is_control) {
+        return Err(invalid(format!("the {what} has a line break or another control character")));
+    }
+    Ok(())
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::refused(ErrorCode::InvalidRequest, message)
+}

@@ -1,0 +1,124 @@
+//! Asks for power acts, which a server does as soon as it can.
+
+use slipway_protocol::{
+    ErrorCode, NodePower, NodeState, PowerAct, PowerActState, PowerActStatus, PowerMode, SiteEventKind,
+};
+
+use crate::base::error::Error;
+use crate::base::random;
+use crate::base::time::{Millis, now};
+use crate::node::status::is_in_slipway;
+use crate::rules::trouble::WAITS;
+use crate::store::history::{self, NewEvent};
+use crate::store::nodes::Node;
+use crate::store::power::{self, Act, Power};
+use crate::store::runs::Run;
+use crate::store::{Connection, Transaction, claimants};
+
+/// Asks for an act in place of one that is not over. To ask for the status in the meantime only waits for that one.
+/// Fails if nothing switches the machine, if that is disabled, or if the node is out of service and is to be switched
+/// on.
+pub async fn ask(transaction: &mut Transaction, node: &Node, act: PowerAct) -> Result<NodePower, Error> {
+    let refused = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
+    let label = node.label();
+    if node.state == NodeState::Decommissioned && !matches!(act, PowerAct::Off | PowerAct::Status) {
+        return refused(format!("node {label} is out of service: it can only be switched off"));
+    }
+    let Some(power) = power::get_by_node(transaction, &node.id).await? else {
+        return refused(format!(
+            "nothing switches the power of node {label}: name what does with `node power set {label}`"
+        ));
+    };
+    if power.settings.mode == PowerMode::Disabled {
+        return refused(format!(
+            "switching the power of node {label} is disabled: `node power set {label} --mode real` enables it"
+        ));
+    }
+    if act == PowerAct::Status && power.open_act().is_some() {
+        return Ok(power.status());
+    }
+    let power = store(transaction, power, act, None).await?;
+    let message = format!("the machine is to be {}", act.in_words());
+    history::did(transaction, SiteEventKind::Power, NewEvent::new(message).of(node), now()).await?;
+    Ok(power.status())
+}
+
+/// Asks that a machine boots slipway for a run, if something switches its power. Nothing is done if it fetches the run
+/// by itself.
+pub async fn boot(transaction: &mut Transaction, node: &Node, run: &Run) -> Result<(), Error> {
+    let Some(power) = boots(transaction, node).await? else { return Ok(()) };
+    store(transaction, power, PowerAct::Boot, Some(run.id.clone())).await?;
+    let message = format!("the machine is to be {}", PowerAct::Boot.in_words());
+    history::did(transaction, SiteEventKind::Power, NewEvent::new(message).of_run(run), now()).await
+}
+
+/// Returns what switches the power of a machine, if a run is to boot slipway on it.
+async fn boots(connection: &mut Connection, node: &Node) -> Result<Option<Power>, Error> {
+    let power = power::get_by_node(connection, &node.id).await?;
+    Ok(power.filter(|power| power.settings.mode != PowerMode::Disabled))
+}
+
+/// Whether a run would switch the machine on, as far as it is known before.
+pub async fn would_boot(connection: &mut Connection, node: &Node) -> Result<bool, Error> {
+    Ok(boots(connection, node).await?.is_some() && !is_here(connection, node, now()).await?)
+}
+
+/// Whether the machine of a node runs slipway now: it works, or waits for work or to be let in.
+pub async fn is_here(connection: &mut Connection, node: &Node, now: Millis) -> Result<bool, Error> {
+    let waits = claimants::of_node(connection, &node.id).await?;
+    let waits = waits.iter().any(|claimant| now.saturating_sub(claimant.last_asked) <= WAITS);
+    Ok(waits || is_in_slipway(node, now))
+}
+
+/// Ends the act of a machine that is not over, because of what else an operator does.
+pub async fn withdraw(transaction: &mut Transaction, power: &mut Power, reason: &str) -> Result<(), Error> {
+    let Some(act) = power.open_act() else { return Ok(()) };
+    let state = if act.begun { PowerActState::Failed } else { PowerActState::Withdrawn };
+    end(transaction, power, state, Some(reason.to_owned())).await
+}
+
+/// Ends an act, and records how. The caller stores it.
+pub(super) async fn end(
+    transaction: &mut Transaction,
+    power: &mut Power,
+    state: PowerActState,
+    reason: Option<String>,
+) -> Result<(), Error> {
+    let now = now();
+    let Some(act) = &mut power.act else { return Ok(()) };
+    (act.status.state, act.status.reason, act.status.ended_at) = (state, reason, Some(now));
+    let (kind, message) = match state {
+        PowerActState::Done if act.status.act == PowerAct::Status => return Ok(()),
+        PowerActState::Done => (SiteEventKind::Power, format!("done: {}", act.status.act.in_words())),
+        PowerActState::Failed => (SiteEventKind::PowerFailed, format!("the machine {}", act.status.in_words())),
+        _ => (SiteEventKind::Power, format!("the machine {}", act.status.in_words())),
+    };
+    tracing::info!(node = power.node, "{message}");
+    let event = NewEvent::new(message).of_id(&power.node);
+    let event = act.status.run.iter().fold(event, |event, run| event.of_run_id(run));
+    history::did(transaction, kind, event, now).await
+}
+
+async fn store(
+    transaction: &mut Transaction,
+    mut power: Power,
+    act: PowerAct,
+    run: Option<String>,
+) -> Result<Power, Error> {
+    if power.open_act().is_some() {
+        let reason = Some("something else was asked for".to_owned());
+        end(transaction, &mut power, PowerActState::Withdrawn, reason).await?;
+    }
+    let status = PowerActStatus {
+        id: random::id(),
+        act,
+        state: PowerActState::Asked,
+        asked_at: now(),
+        ended_at: None,
+        run,
+        reason: None,
+    };
+    power.act = Some(Act { status, begun: false, is_told: false });
+    power::save(transaction, &power).await?;
+    Ok(power)
+}
