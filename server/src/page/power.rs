@@ -173,7 +173,10 @@ fn state(node: &NodeStatus, now: Millis) -> Markup {
                 dt { "Power" } dd { (power_words(power, now)) }
                 @if let Some(act) = &power.act {
                     dt { "Last act" }
-                    dd { "the machine " (line(&act.in_words())) " " span.muted { (words::since(Some(act.asked_at), now)) } }
+                    dd {
+                        "the machine " (line(&act.in_words())) " "
+                        span.muted { (words::since(Some(act.asked_at), now)) }
+                    }
                 }
             },
         }
@@ -235,7 +238,8 @@ fn buttons(frame: &Frame, node: &NodeStatus) -> Markup {
 
 fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
     let has_password = node.power.as_ref().is_some_and(|power| power.has_password);
-    let limit = Duration::from_secs(crate::power::hook::LIMIT.into());
+    let limit = duration::words(Duration::from_secs(crate::power::hook::LIMIT.into()));
+    let limit = format!("When the hook is stopped. Default: {limit}.");
     html! {
         h2 { "What switches it" }
         form.edit method="post" action={ "/nodes/" (reference(node)) "/power/settings" } {
@@ -268,7 +272,7 @@ fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
                     }
                 }
             }
-            (forms::field("limit", "Limit", &format!("When the hook is stopped. Default: {}.", duration::words(limit)), fields))
+            (forms::field("limit", "Limit", &limit, fields))
             (forms::submit("Save"))
         }
     }

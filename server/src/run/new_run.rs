@@ -89,8 +89,8 @@ pub struct NewRun {
     /// Whether to end a run that is not over as failed. Otherwise the new run is refused.
     #[serde(default)]
     pub replace: bool,
-    /// Whether to leave the power of the machine alone. Otherwise, a machine that does not run slipway is switched on, or
-    /// off and on again, if the server can do so.
+    /// Whether to leave the power of the machine alone. Otherwise, a machine that does not run slipway is switched on,
+    /// or off and on again, if the server can do so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_power: bool,
     /// The site's keys for the firmware, signed for this run; see [`NewRun::with_keys`]. No request over HTTPS has any.

@@ -214,7 +214,8 @@ pub async fn suspects(
     let sql = "SELECT nodes.id AS id FROM nodes LEFT JOIN runs ON runs.id = nodes.run \
                LEFT JOIN node_contacts ON node_contacts.node = nodes.id \
                WHERE EXISTS (SELECT 1 FROM flags WHERE flags.node = nodes.id) \
-               OR nodes.id IN (SELECT power.node FROM power WHERE power.act_state IS NOT NULL AND power.act_state = 'failed') \
+               OR nodes.id IN (SELECT power.node FROM power WHERE power.act_state IS NOT NULL \
+               AND power.act_state = 'failed') \
                OR (nodes.state <> 'decommissioned' AND (nodes.state IN ('booting', 'held') \
                OR runs.state IN ('pending', 'running') \
                OR (nodes.state IN ('enrolled', 'failed', 'installed') AND node_contacts.at < $1 AND NOT key_left) \

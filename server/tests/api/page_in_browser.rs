@@ -449,6 +449,14 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     let run = &machines[1].run;
     let id = async |name: &str| operate::show_node(&server.store().await, name).await.unwrap().id;
     let (web1, web2, db1) = (id("web1").await, id("web2").await, id("db1").await);
+    let hook = operate::PowerChange {
+        hook: Some("ipmi".to_owned()),
+        options: Some([("ip".to_owned(), "192.0.2.71".to_owned())].into()),
+        password: Some("hunter2".to_owned().into()),
+        ..Default::default()
+    };
+    operate::change_power(&server.store().await, "web2", hook).await.unwrap();
+    operate::switch_power(&server.store().await, "web2", operate::PowerRequest::Cycle).await.unwrap();
     let axe = axe();
     let mut problems = Vec::new();
     for (width, scheme) in [(1280, "light"), (360, "dark")] {
@@ -484,6 +492,8 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("add-system", "/add/system".to_owned()),
         ("start", format!("/act/start?node={web1}&node={web2}&os=debian")),
         ("retry", format!("/nodes/{web2}/retry")),
+        ("power", format!("/nodes/{web2}/power")),
+        ("power-none", format!("/nodes/{web1}/power")),
         ("remove", format!("/act/remove?node={web1}")),
         ("nowhere", "/nodes/nowhere".to_owned()),
     ];

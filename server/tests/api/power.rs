@@ -10,6 +10,7 @@ use slipway_protocol::{FlagKind, NodePower, PowerAct, PowerActState, PowerMode, 
 use slipway_server::operate::{self, PowerRequest};
 
 use crate::installing::{add_system, debian, start, web1};
+use crate::page::Browser;
 use crate::program::{Ended, command, fail, started, succeed};
 use crate::secrets::stored;
 use crate::support::{Machine, Node, TestServer, UUID};
@@ -290,8 +291,8 @@ async fn a_run_that_is_over_boots_nothing() {
     succeed(&data, &["run", "start", "--yes", "--replace", "web1", "--os", "debian"]);
     until(&server, |power| state_of(power) == PowerActState::Failed).await;
     let status = succeed(&data, &["status", "web1"]);
-    let said = "the machine could not be switched on to boot slipway once: the hook failed with status 1 for `action=off`: no \
-                route to host";
+    let said = "the machine could not be switched on to boot slipway once: the hook failed with status 1 for \
+                `action=off`: no route to host";
     assert!(status.contains(said) && status.contains("next: slipway-server node power boot web1"), "{status}");
 }
 
@@ -434,6 +435,46 @@ async fn what_is_being_done_ends_with_what_it_was_for() {
     succeed(&data, &["node", "recommission", "web1"]);
     let power = self::power(&server).await;
     assert_eq!((power.act, power.hook.as_deref()), (None, Some("test")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_switches_a_machine_and_sets_what_does() {
+    let server = TestServer::start().await;
+    let machine = Switched::new(server.folder.path());
+    server.add_released("web1").await;
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    let id = web1(&server).await.id;
+    let path = format!("/nodes/{id}/power");
+    assert!(browser.page(&format!("/nodes/{id}")).await.contains(&format!("href=\"{path}\"")));
+    assert!(browser.page(&path).await.contains("Nothing switches this machine yet."));
+    let proof = browser.proof().await;
+    let post =
+        async |path: &str, fields: &[(&str, &str)]| browser.post(path, &[fields, &[("proof", &proof)]].concat()).await;
+    let settings = format!("{path}/settings");
+    let fields =
+        [("provider", "command"), ("hook", "test"), ("mode", "real"), ("options", "ip=192.0.2.71\r\nplug = 7\r\n")];
+    let wrong = post(&settings, &fields).await;
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    let wrong = wrong.text().await.unwrap();
+    assert!(wrong.contains("&quot;plug &quot; is not a valid option") && wrong.contains("plug = 7"), "{wrong}");
+    let fields = [&fields[..3], &[("options", "ip=192.0.2.71"), ("password", " hunter2 ")]].concat();
+    assert!(post(&settings, &fields).await.status().is_redirection());
+    let page = browser.page(&path).await;
+    assert!(page.contains("One is kept.") && page.contains("ip=192.0.2.71") && !page.contains("hunter2"), "{page}");
+
+    assert_eq!(post(&path, &[("act", "on")]).await.status(), StatusCode::SEE_OTHER);
+    assert_eq!(ended(&server).await.state, Some(PowerState::On));
+    assert!(machine.read("input-on").ends_with("\npassword= hunter2 \n"), "{}", machine.read("input-on"));
+    for confirm in ["", "web2"] {
+        let refused = post(&path, &[("act", "off"), ("confirm", confirm)]).await;
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+        assert!(refused.text().await.unwrap().contains("&quot;web1&quot; has to be typed to confirm"));
+    }
+    assert_eq!(post(&path, &[("act", "off"), ("confirm", "web1")]).await.status(), StatusCode::SEE_OTHER);
+    assert_eq!((ended(&server).await.state, machine.told().as_str()), (Some(PowerState::Off), "on, off"));
+    assert!(browser.page(&format!("/nodes/{id}")).await.contains("<dt>Power</dt>"));
+    let without = browser.post(&path, &[("act", "on")]).await;
+    assert_eq!(without.status(), StatusCode::FORBIDDEN, "another site sends no proof");
 }
 
 #[tokio::test(flavor = "multi_thread")]

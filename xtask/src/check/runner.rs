@@ -238,6 +238,8 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
     // With these variables, output would be mixed with test names, and log lines would differ from what tests expect.
     test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG").env_remove("SLIPWAY_TEST_DATABASE");
+    // Of a failure, the last lines are printed again: what it says, and not the frames of the test harness.
+    test.env("RUST_BACKTRACE", "0");
     if program.on_postgres {
         test.env("SLIPWAY_TEST_DATABASE", "postgres");
         test.args(OF_SQLITE.iter().flat_map(|test| ["--skip", test]));
