@@ -9,3 +9,6 @@ pub mod hook;
 pub mod keep;
 mod next;
 pub mod password;
+pub mod provider;
+pub mod redfish;
+pub mod wanted;

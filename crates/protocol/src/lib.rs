@@ -29,7 +29,9 @@ pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use operator::comparison::{Chosen, ComparedFact, ComparedRun, Comparison};
 pub use operator::flag::{Flag, FlagKind, Severity, SiteStatus};
 pub use operator::history::{SiteEvent, SiteEventKind};
-pub use operator::power::{NodePower, PowerAct, PowerActState, PowerActStatus, PowerMode, PowerProvider, PowerState};
+pub use operator::power::{
+    NodePower, PowerAct, PowerActState, PowerActStatus, PowerBoot, PowerMode, PowerProvider, PowerState, Redfish,
+};
 pub use operator::status::{Installed, NodeStatus, RunState, RunStatus, StepState, StepStatus, UsualStep};
 pub use shared::digest::{Algorithm, Digest};
 pub use shared::error::{ErrorBody, ErrorCode};

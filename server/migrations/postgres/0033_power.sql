@@ -10,6 +10,8 @@ CREATE TABLE power (
     state TEXT,
     state_at BIGINT,
     act_json TEXT,
+    -- The last act that failed, until a later one succeeds.
+    failed_json TEXT,
     act_state TEXT,
     -- Limit in seconds of a program that was started for the machine and is not known to have ended.
     busy_for BIGINT

@@ -8,7 +8,9 @@ use anyhow::{bail, ensure};
 use clap::{Args, Subcommand};
 use slipway_protocol::shared::duration;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{NodePower, NodeStatus, PowerActState, PowerMode, PowerProvider, PowerState, Secret};
+use slipway_protocol::{
+    NodePower, NodeStatus, PowerAct, PowerActState, PowerBoot, PowerMode, PowerProvider, PowerState, Redfish, Secret,
+};
 use slipway_server::base::time::utc;
 use slipway_server::operate::{self, PowerChange, PowerRequest};
 use slipway_server::site::presence;
@@ -57,7 +59,7 @@ pub enum PowerCommand {
         json: bool,
     },
     /// Set what switches a machine.
-    Set(PowerSet),
+    Set(Box<PowerSet>),
 }
 
 #[derive(Args)]
@@ -75,6 +77,7 @@ Examples:
   slipway-server node power set web1 --hook ipmi --option ip=192.0.2.71 --option username=slipway \
 --password-file bmc.password
   slipway-server node power set web2 --hook wake-on-lan --option broadcast=192.0.2.255
+  slipway-server node power set web3 --url https://192.0.2.73 --username slipway --password-file bmc.password
   slipway-server node power set web1 --mode recorder
   slipway-server node power set web1 --provider none")]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
@@ -93,16 +96,38 @@ pub struct PowerSet {
     /// Remove what the hook is told.
     #[arg(long, conflicts_with = "options", group = "what")]
     no_options: bool,
-    /// File with the password for the hook, without a line break or with one at its end. The server keeps it encrypted.
+    /// File with the password for the hook or the BMC, without a line break or with one at its end. The server keeps it
+    /// encrypted.
     #[arg(long, value_name = "FILE", group = "what")]
     password_file: Option<PathBuf>,
-    /// Remove the password for the hook.
+    /// Remove the password.
     #[arg(long, conflicts_with = "password_file", group = "what")]
     no_password: bool,
     /// Whether it is really switched: the recorder only records what would be done.
     #[arg(long, value_enum, group = "what")]
     mode: Option<PowerMode>,
-    /// Time after which the hook is stopped, such as 30s. [default: 30s]
+    /// BMC that switches the machine by Redfish: https://HOST.
+    #[arg(long, group = "what", conflicts_with_all = ["hook", "options", "no_options"])]
+    url: Option<String>,
+    /// User of the BMC.
+    #[arg(long, value_name = "NAME", group = "what")]
+    username: Option<String>,
+    /// Id of the machine, if its BMC has several. By default, it is the one with the node's UUID.
+    #[arg(long, value_name = "ID", group = "what")]
+    system: Option<String>,
+    /// File with the CA certificates that the BMC is verified with, in PEM.
+    #[arg(long, value_name = "FILE", group = "what", conflicts_with = "pin")]
+    ca: Option<PathBuf>,
+    /// SHA-256 of the BMC's certificate, as sha256: and hexadecimal, in place of a CA.
+    #[arg(long, value_name = "DIGEST", group = "what")]
+    pin: Option<String>,
+    /// What the machine boots once by Redfish. [default: network]
+    #[arg(long, value_enum, value_name = "WHAT", group = "what")]
+    boot: Option<PowerBoot>,
+    /// URL of the file that it boots by HTTP, or of the disc image for a virtual drive of the BMC.
+    #[arg(long, value_name = "URL", group = "what")]
+    boot_url: Option<String>,
+    /// Time after which the hook or the BMC is not waited for any more, such as 30s. [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, group = "what")]
     limit: Option<Duration>,
 }
@@ -134,7 +159,8 @@ pub async fn run(store: &Store, command: PowerCommand) -> anyhow::Result<()> {
         }
         PowerCommand::Set(set) => {
             let node = set.node.clone();
-            let power = operate::change_power(store, &node, change(set)?).await?;
+            let before = operate::show_power(store, &node).await?.redfish;
+            let power = operate::change_power(store, &node, change(*set, before)?).await?;
             let known = operate::show_node(store, &node).await?;
             print(&lines(&known, &power))
         }
@@ -146,7 +172,26 @@ fn option(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-fn change(set: PowerSet) -> anyhow::Result<PowerChange> {
+/// Returns how the BMC is reached after a change. `None` if that does not change.
+fn redfish(set: &PowerSet, before: Option<Redfish>) -> anyhow::Result<Option<Redfish>> {
+    let PowerSet { url, username, system, ca, pin, boot, boot_url, .. } = set;
+    let ca = ca.as_ref().map(|file| read(file)).transpose()?;
+    let mut after = before.clone().unwrap_or_default();
+    after.url = url.clone().unwrap_or(after.url);
+    after.username = username.clone().unwrap_or(after.username);
+    after.system = system.clone().or(after.system);
+    if ca.is_some() || pin.is_some() {
+        (after.ca, after.pin) = (ca, pin.clone());
+    }
+    if let Some(boot) = boot {
+        (after.boot, after.boot_url) = (*boot, after.boot_url.filter(|_| *boot != PowerBoot::Network));
+    }
+    after.boot_url = boot_url.clone().or(after.boot_url);
+    Ok(Some(after).filter(|after| *after != before.unwrap_or_default()))
+}
+
+fn change(set: PowerSet, before: Option<Redfish>) -> anyhow::Result<PowerChange> {
+    let redfish = redfish(&set, before)?;
     let password = match &set.password_file {
         Some(file) => {
             let password = Secret::from(read(file)?.trim_end_matches(['\r', '\n']).to_owned());
@@ -160,7 +205,7 @@ fn change(set: PowerSet) -> anyhow::Result<PowerChange> {
     let options = (set.no_options || !set.options.is_empty()).then(|| set.options.into_iter().collect());
     let limit_seconds = set.limit.map(|limit| u32::try_from(limit.as_secs()).unwrap_or(u32::MAX));
     let PowerSet { provider, hook, mode, .. } = set;
-    Ok(PowerChange { provider, mode, hook, options, password, limit_seconds })
+    Ok(PowerChange { provider, mode, hook, options, redfish, password, limit_seconds })
 }
 
 /// Asks that a machine is switched, waits until it is, and says how it is then.
@@ -196,17 +241,39 @@ async fn switch(store: &Store, switched: Switched, request: PowerRequest) -> any
 }
 
 fn is(power: &NodePower) -> String {
+    let was_asked = power.act.as_ref().is_some_and(|act| act.act == PowerAct::Status);
     match (power.state, power.mode) {
+        (None, _) if was_asked => "on or off: nobody can tell".to_owned(),
         (Some(state), PowerMode::Recorder) => format!("{state}, as recorded; nothing was switched"),
         (Some(state), _) => state.to_string(),
         (None, _) => "told so; its hook cannot tell whether it is on".to_owned(),
     }
 }
 
+fn redfish_rows(redfish: &Redfish) -> Vec<(&'static str, String)> {
+    let trust = match (&redfish.pin, &redfish.ca) {
+        (Some(pin), _) => format!("the certificate {pin}"),
+        (None, Some(_)) => "a CA of its own".to_owned(),
+        (None, None) => "nothing yet: give --pin or --ca".to_owned(),
+    };
+    let boot = redfish.boot_url.as_ref().map(|url| format!(": {}", line(url))).unwrap_or_default();
+    let mut rows = vec![
+        ("BMC", line(&redfish.url).into_owned()),
+        ("User", line(&redfish.username).into_owned()),
+        ("Trusts", trust),
+        ("Boots", format!("{}{boot}", word(&redfish.boot))),
+    ];
+    rows.extend(redfish.system.iter().map(|system| ("System", line(system).into_owned())));
+    rows
+}
+
 fn lines(node: &NodeStatus, power: &NodePower) -> String {
     let mut rows = vec![("Machine", label(node).to_owned()), ("Provider", word(&power.provider))];
     if power.provider != PowerProvider::None {
         rows.extend(power.hook.iter().map(|hook| ("Hook", hook.clone())));
+        if let Some(redfish) = &power.redfish {
+            rows.extend(redfish_rows(redfish));
+        }
         rows.extend(power.options.iter().map(|(key, value)| ("Option", format!("{key}={}", line(value)))));
         rows.push(("Password", if power.has_password { "kept" } else { "none" }.to_owned()));
         rows.push(("Mode", word(&power.mode)));

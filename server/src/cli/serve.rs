@@ -122,7 +122,8 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let policy = Policy { require, strict };
     let power_hooks = match options.power_hooks {
         folders if folders.is_empty() => hook::FOLDERS.map(PathBuf::from).to_vec(),
-        folders => folders,
+        // Hooks are started in the root folder.
+        folders => folders.iter().map(std::path::absolute).collect::<Result<_, _>>()?,
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -438,7 +438,7 @@ pub async fn recommission_node(store: &Store, reference: &str, release: bool) ->
     // Its earlier runs are history.
     node.run = None;
     if let Some(mut power) = power_store::get_by_node(&mut transaction, &node.id).await? {
-        (power.act, power.state, power.state_at) = (None, None, None);
+        (power.act, power.failed, power.state, power.state_at) = (None, None, None, None);
         power_store::save(&mut transaction, &power).await?;
     }
     if release {

@@ -1,18 +1,25 @@
 //! The power of machines: what switches it, and what an operator asks for.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use reqwest::Url;
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{ErrorCode, NodePower, NodeState, PowerAct, PowerMode, PowerProvider, Secret, SiteEventKind};
+use slipway_protocol::{
+    Algorithm, Digest, ErrorCode, NodePower, NodeState, PowerAct, PowerBoot, PowerMode, PowerProvider, Redfish, Secret,
+    SiteEventKind,
+};
 
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::{did, known_node};
 use crate::base::error::Error;
+use crate::power::redfish::trust;
 use crate::power::{ask, hook, password};
 use crate::store::history::NewEvent;
 use crate::store::nodes::Node;
-use crate::store::power::{self, Power, Settings};
+use crate::store::power::{self, By, Power, Settings};
 use crate::store::{self, Store};
 
 /// Most options of a hook, and most bytes of a value and of the password.
@@ -41,11 +48,14 @@ pub struct PowerChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = options, required = false)]
     pub options: Option<BTreeMap<String, String>>,
-    /// The password for the hook. It has to be given again with another hook or other options, so that it goes nowhere
-    /// else than its owner meant. An empty one removes it.
+    /// How the machine's BMC is reached by Redfish. It replaces what was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redfish: Option<Redfish>,
+    /// The password. It has to be given again with another hook, options or BMC, so that it goes nowhere else than its
+    /// owner meant. An empty one removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// Seconds after which the hook is stopped.
+    /// Seconds after which the hook or the requests to the BMC are stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 300)]
     pub limit_seconds: Option<u32>,
@@ -131,13 +141,16 @@ pub async fn change_power(store: &Store, reference: &str, change: PowerChange) -
         (changed.state, changed.state_at) = (None, None);
     }
     power::save(&mut transaction, &changed).await?;
-    let Settings { hook, mode, .. } = &changed.settings;
-    let how = match mode {
+    let what = match &changed.settings.by {
+        By::Command { hook, .. } => format!("the hook {hook:?} switches the power of the machine"),
+        By::Redfish(settings) => format!("the BMC at {} switches the power of the machine", settings.url),
+    };
+    let how = match changed.settings.mode {
         PowerMode::Real => "",
         PowerMode::Recorder => ", but nothing is switched: it is only recorded",
         PowerMode::Disabled => ", but switching is disabled",
     };
-    let event = NewEvent::new(format!("the hook {hook:?} switches the power of the machine{how}")).of(&node);
+    let event = NewEvent::new(format!("{what}{how}")).of(&node);
     did(&mut transaction, SiteEventKind::Operator, event).await?;
     store::commit(transaction).await?;
     Ok(changed.status())
@@ -145,30 +158,18 @@ pub async fn change_power(store: &Store, reference: &str, change: PowerChange) -
 
 fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange) -> Result<Power, Error> {
     let before = known.as_ref().map(|power| power.settings.clone());
-    let hook = match (change.hook, &before) {
-        (Some(hook), _) if hook::is_name(&hook) => hook,
-        (Some(hook), _) => {
-            return Err(invalid(format!(
-                "{hook:?} is not the name of a hook: give the name of a file, without a path"
-            )));
-        }
-        (None, Some(before)) => before.hook.clone(),
-        (None, None) => return Err(invalid("name the hook that switches the machine (--hook)")),
-    };
     let limit_seconds = change.limit_seconds.or(before.as_ref().map(|before| before.limit_seconds));
+    let mode = change.mode.or(before.as_ref().map(|before| before.mode));
     let settings = Settings {
-        provider: PowerProvider::Command,
-        mode: change.mode.or(before.as_ref().map(|before| before.mode)).unwrap_or_default(),
-        hook,
-        options: change.options.or(before.as_ref().map(|before| before.options.clone())).unwrap_or_default(),
+        mode: mode.unwrap_or_default(),
         limit_seconds: limit_seconds.unwrap_or(hook::LIMIT),
+        by: provider(before.as_ref().map(|before| &before.by), &change)?,
     };
-    check_options(&settings.options)?;
     if !(1..=hook::MAX_LIMIT).contains(&settings.limit_seconds) {
-        return Err(invalid(format!("a hook may take 1 to {} seconds", hook::MAX_LIMIT)));
+        return Err(invalid(format!("the limit is 1 to {} seconds", hook::MAX_LIMIT)));
     }
     let kept = known.as_ref().and_then(|power| power.password.clone());
-    let is_same = |before: &Settings| (&before.hook, &before.options) == (&settings.hook, &settings.options);
+    let is_same = |before: &Settings| before.by == settings.by;
     let password = match change.password {
         Some(password) if password.is_empty() => None,
         Some(password) => {
@@ -176,13 +177,85 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
             Some(password::seal(store, &node.id, &password)?)
         }
         None if kept.is_some() && !before.as_ref().is_some_and(is_same) => {
-            let message = "give the password again (--password-file), because the hook or its options change and the \
-                           password could go elsewhere; or remove it (--no-password)";
+            let message = "give the password again (--password-file), because what it is sent to changes; or remove it \
+                           (--no-password)";
             return Err(Error::refused(ErrorCode::Conflict, message));
         }
         None => kept,
     };
     Ok(Power { settings: settings.clone(), password, ..known.unwrap_or_else(|| Power::new(&node.id, settings)) })
+}
+
+/// Returns what switches the machine after a change. It may be another provider than before.
+fn provider(before: Option<&By>, change: &PowerChange) -> Result<By, Error> {
+    let is_command =
+        change.provider == Some(PowerProvider::Command) || change.hook.is_some() || change.options.is_some();
+    let is_redfish = change.provider == Some(PowerProvider::Redfish) || change.redfish.is_some();
+    match (is_command, is_redfish, before) {
+        (true, true, _) => Err(invalid("a machine has one provider: give the settings of a hook, or of Redfish")),
+        (true, false, _) => {
+            let (known, kept) = match before {
+                Some(By::Command { hook, options }) => (Some(hook.clone()), options.clone()),
+                _ => (None, BTreeMap::new()),
+            };
+            let name = change.hook.clone().or(known);
+            let hook = name.ok_or_else(|| invalid("name the hook that switches the machine (--hook)"))?;
+            if !hook::is_name(&hook) {
+                let message = format!("{hook:?} is not the name of a hook: give the name of a file, without a path");
+                return Err(invalid(message));
+            }
+            let options = change.options.clone().unwrap_or(kept);
+            check_options(&options)?;
+            Ok(By::Command { hook, options })
+        }
+        (false, true, before) => match (&change.redfish, before) {
+            (Some(settings), _) => {
+                check_redfish(settings)?;
+                Ok(By::Redfish(settings.clone()))
+            }
+            (None, Some(By::Redfish(settings))) => Ok(By::Redfish(settings.clone())),
+            (None, _) => Err(invalid("name the BMC (--url) and its user (--username)")),
+        },
+        (false, false, Some(before)) => Ok(before.clone()),
+        (false, false, None) => {
+            Err(invalid("name what switches the machine: a hook (--hook), or its BMC (--url, --username)"))
+        }
+    }
+}
+
+fn check_redfish(settings: &Redfish) -> Result<(), Error> {
+    let wrong = || invalid(format!("{:?} is not the URL of a BMC, such as https://192.0.2.71", settings.url));
+    let url = Url::parse(&settings.url).map_err(|_| wrong())?;
+    let has_more = !url.username().is_empty() || url.password().is_some() || url.query().is_some();
+    if url.scheme() != "https" || url.host().is_none() || url.path() != "/" || url.fragment().is_some() || has_more {
+        return Err(wrong());
+    }
+    check_value("user", &settings.username)?;
+    if settings.username.is_empty() || settings.username.contains(':') {
+        return Err(invalid("a user is needed (--username), whose name has no colon"));
+    }
+    if let Some(system) = &settings.system {
+        check_value("system", system)?;
+    }
+    if let Some(ca) = &settings.ca {
+        trust::roots(ca).map_err(invalid)?;
+    }
+    let is_digest = |pin: &String| Digest::from_str(pin).is_ok_and(|pin| pin.algorithm() == Algorithm::Sha256);
+    if let Some(pin) = settings.pin.as_ref().filter(|pin| !is_digest(pin)) {
+        return Err(invalid(format!("{pin:?} is not the SHA-256 of a certificate: sha256: and 64 hexadecimal digits")));
+    }
+    match (settings.boot, &settings.boot_url) {
+        (PowerBoot::Network, Some(_)) => Err(invalid("a machine that boots from the network has no URL to boot from")),
+        (PowerBoot::Network, None) => Ok(()),
+        (_, None) => Err(invalid("give the URL that the machine boots from (--boot-url)")),
+        (_, Some(url)) => {
+            check_value("URL to boot from", url)?;
+            let known =
+                Url::parse(url).ok().filter(|url| matches!(url.scheme(), "https" | "http") && url.host().is_some());
+            let is_plain = known.is_some_and(|url| url.username().is_empty() && url.password().is_none());
+            if is_plain { Ok(()) } else { Err(invalid(format!("{url:?} is not an http or https URL without a user"))) }
+        }
+    }
 }
 
 fn check_options(options: &BTreeMap<String, String>) -> Result<(), Error> {

@@ -10,7 +10,8 @@ use maud::{Markup, html};
 use slipway_protocol::shared::duration;
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{
-    ErrorCode, NodePower, NodeStatus, PowerActState, PowerMode, PowerProvider, PowerState, RunState, Secret,
+    ErrorCode, NodePower, NodeStatus, PowerActState, PowerBoot, PowerMode, PowerProvider, PowerState, Redfish,
+    RunState, Secret,
 };
 
 use crate::api::answer::UrlPath;
@@ -39,6 +40,13 @@ const MODES: [(&str, PowerMode, &str); 3] = [
     ("real", PowerMode::Real, "really"),
     ("recorder", PowerMode::Recorder, "only on paper: what would be done is recorded as an event"),
     ("disabled", PowerMode::Disabled, "not at all"),
+];
+
+/// What a machine boots once: word, choice, title.
+const BOOTS: [(&str, PowerBoot, &str); 3] = [
+    ("network", PowerBoot::Network, "from the network, by PXE"),
+    ("http", PowerBoot::Http, "from a URL, by UEFI HTTP boot"),
+    ("media", PowerBoot::Media, "a disc image in a virtual drive of the BMC"),
 ];
 
 /// Shows the power of a machine.
@@ -120,18 +128,33 @@ fn change_of(fields: &Fields) -> Result<PowerChange, Error> {
         let (key, value) = text.split_once('=').ok_or_else(wrong)?;
         options.insert(key.to_owned(), value.to_owned());
     }
+    let is_redfish = fields.text("provider") == "redfish";
     let limit = fields.given("limit").map(|text| duration::parse(&text)).transpose().map_err(invalid)?;
     // As it was typed: blanks may belong to it.
     let password =
         fields.all("password").next().filter(|text| !text.is_empty()).map(|text| Secret::from(text.to_owned()));
     Ok(PowerChange {
-        provider: Some(PowerProvider::Command),
+        provider: Some(if is_redfish { PowerProvider::Redfish } else { PowerProvider::Command }),
         mode: MODES.iter().find(|(word, ..)| fields.text("mode") == *word).map(|(_, mode, _)| *mode),
-        hook: Some(fields.text("hook").to_owned()),
-        options: Some(options),
+        hook: (!is_redfish).then(|| fields.text("hook").to_owned()),
+        options: (!is_redfish).then_some(options),
+        redfish: is_redfish.then(|| redfish_of(fields)),
         password: password.or_else(|| fields.ticked("no_password").then(Secret::default)),
         limit_seconds: limit.map(|limit| u32::try_from(limit.as_secs()).unwrap_or(u32::MAX)),
     })
+}
+
+fn redfish_of(fields: &Fields) -> Redfish {
+    let boot = BOOTS.iter().find(|(word, ..)| fields.text("boot") == *word).map(|(_, boot, _)| *boot);
+    Redfish {
+        url: fields.text("url").to_owned(),
+        username: fields.text("username").to_owned(),
+        system: fields.given("system"),
+        ca: fields.given("ca"),
+        pin: fields.given("pin"),
+        boot: boot.unwrap_or_default(),
+        boot_url: fields.given("boot_url"),
+    }
 }
 
 /// What the form shows of settings that are known.
@@ -146,6 +169,20 @@ fn as_fields(power: Option<&NodePower>) -> Fields {
         ("limit", format!("{}s", power.limit_seconds)),
     ] {
         fields.push(name.to_owned(), text);
+    }
+    if let Some(redfish) = &power.redfish {
+        for (name, text) in [
+            ("provider", Some("redfish".to_owned())),
+            ("url", Some(redfish.url.clone())),
+            ("username", Some(redfish.username.clone())),
+            ("system", redfish.system.clone()),
+            ("ca", redfish.ca.clone()),
+            ("pin", redfish.pin.clone()),
+            ("boot", Some(to_word(&redfish.boot))),
+            ("boot_url", redfish.boot_url.clone()),
+        ] {
+            fields.push(name.to_owned(), text.unwrap_or_default());
+        }
     }
     fields
 }
@@ -247,15 +284,38 @@ fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
             label { "Provider"
                 select name="provider" {
                     option value="command" { "a hook: a program on the server's host" }
+                    option value="redfish" selected[fields.text("provider") == "redfish"] { "its BMC, by Redfish" }
                     option value="none" selected[fields.text("provider") == "none"] { "nothing" }
                 }
             }
+            fieldset {
+                legend { "By Redfish" }
+                (forms::field("url", "URL of the BMC", "Such as https://192.0.2.71.", fields))
+                (forms::field("username", "User", "A user who may switch the machine and set what it boots.", fields))
+                (forms::field("system", "System", "Only if the BMC has several machines: its id.", fields))
+                (forms::field("pin", "SHA-256 of its certificate", "Such as sha256:b4fe…; or give its CA.", fields))
+                label { "CA of its certificate"
+                    textarea name="ca" rows="2" spellcheck="false" aria-describedby="ca-hint" { (fields.text("ca")) }
+                    span.hint id="ca-hint" { "In PEM." }
+                }
+                label { "Boots once"
+                    select name="boot" {
+                        @for (word, _, title) in BOOTS {
+                            option value=(word) selected[fields.text("boot") == word] { (title) }
+                        }
+                    }
+                }
+                (forms::field("boot_url", "URL to boot from", "For HTTP boot or a virtual drive.", fields))
+            }
+            fieldset {
+                legend { "By a hook" }
             (forms::field("hook", "Hook", "Such as ipmi or wake-on-lan: its name in /etc/slipway/power.", fields))
             label { "Options"
                 textarea name="options" rows="3" spellcheck="false" aria-describedby="options-hint" {
                     (fields.text("options"))
                 }
                 span.hint id="options-hint" { "One on each line, such as ip=192.0.2.71 or username=slipway." }
+            }
             }
             label { "Password"
                 input type="password" name="password" autocomplete="new-password" aria-describedby="password-hint";

@@ -4,16 +4,15 @@ use slipway_protocol::{
     ErrorCode, NodePower, NodeState, PowerAct, PowerActState, PowerActStatus, PowerMode, SiteEventKind,
 };
 
+use super::wanted::is_here;
 use crate::base::error::Error;
 use crate::base::random;
-use crate::base::time::{Millis, now};
-use crate::node::status::is_in_slipway;
-use crate::rules::trouble::WAITS;
+use crate::base::time::now;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::power::{self, Act, Power};
 use crate::store::runs::Run;
-use crate::store::{Connection, Transaction, claimants};
+use crate::store::{Connection, Transaction, clock};
 
 /// Asks for an act in place of one that is not over. To ask for the status in the meantime only waits for that one.
 /// Fails if nothing switches the machine, if that is disabled, or if the node is out of service and is to be switched
@@ -60,20 +59,16 @@ async fn boots(connection: &mut Connection, node: &Node) -> Result<Option<Power>
 
 /// Whether a run would switch the machine on, as far as it is known before.
 pub async fn would_boot(connection: &mut Connection, node: &Node) -> Result<bool, Error> {
-    Ok(boots(connection, node).await?.is_some() && !is_here(connection, node, now()).await?)
-}
-
-/// Whether the machine of a node runs slipway now: it works, or waits for work or to be let in.
-pub async fn is_here(connection: &mut Connection, node: &Node, now: Millis) -> Result<bool, Error> {
-    let waits = claimants::of_node(connection, &node.id).await?;
-    let waits = waits.iter().any(|claimant| now.saturating_sub(claimant.last_asked) <= WAITS);
-    Ok(waits || is_in_slipway(node, now))
+    Ok(match boots(connection, node).await? {
+        Some(power) => !is_here(connection, &power, node, now()).await?,
+        None => false,
+    })
 }
 
 /// Ends the act of a machine that is not over, because of what else an operator does.
 pub async fn withdraw(transaction: &mut Transaction, power: &mut Power, reason: &str) -> Result<(), Error> {
     let Some(act) = power.open_act() else { return Ok(()) };
-    let state = if act.begun { PowerActState::Failed } else { PowerActState::Withdrawn };
+    let state = if act.status.switched { PowerActState::Failed } else { PowerActState::Withdrawn };
     end(transaction, power, state, Some(reason.to_owned())).await
 }
 
@@ -86,9 +81,20 @@ pub(super) async fn end(
 ) -> Result<(), Error> {
     let now = now();
     let Some(act) = &mut power.act else { return Ok(()) };
+    let is_status = act.status.act == PowerAct::Status;
     (act.status.state, act.status.reason, act.status.ended_at) = (state, reason, Some(now));
+    match state {
+        // That nobody can look does not hide that the machine may be off.
+        PowerActState::Failed if is_status && power.failed.is_some() => {}
+        PowerActState::Failed => power.failed = Some(act.status.clone()),
+        PowerActState::Done if is_status => {
+            power.failed = power.failed.take().filter(|failed| failed.act != PowerAct::Status);
+        }
+        PowerActState::Done => power.failed = None,
+        _ => {}
+    }
     let (kind, message) = match state {
-        PowerActState::Done if act.status.act == PowerAct::Status => return Ok(()),
+        PowerActState::Done if is_status => return Ok(()),
         PowerActState::Done => (SiteEventKind::Power, format!("done: {}", act.status.act.in_words())),
         PowerActState::Failed => (SiteEventKind::PowerFailed, format!("the machine {}", act.status.in_words())),
         _ => (SiteEventKind::Power, format!("the machine {}", act.status.in_words())),
@@ -105,6 +111,8 @@ async fn store(
     act: PowerAct,
     run: Option<String>,
 ) -> Result<Power, Error> {
+    // Somebody has to bring a machine to an end that was switched off.
+    let switched = power.open_act().is_some_and(|open| open.status.switched);
     if power.open_act().is_some() {
         let reason = Some("something else was asked for".to_owned());
         end(transaction, &mut power, PowerActState::Withdrawn, reason).await?;
@@ -113,12 +121,13 @@ async fn store(
         id: random::id(),
         act,
         state: PowerActState::Asked,
-        asked_at: now(),
+        asked_at: clock::now(transaction).await?,
+        switched,
         ended_at: None,
         run,
         reason: None,
     };
-    power.act = Some(Act { status, begun: false, is_told: false });
+    power.act = Some(Act { status, is_told: false });
     power::save(transaction, &power).await?;
     Ok(power)
 }

@@ -5,6 +5,7 @@
 //! did what it was told, or if the machine is on. Asked for the status, it ends with 2 if the machine is off, and with
 //! 3 if it cannot tell. Whatever else it ends with is a failure, and the last line that it printed is the reason.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -15,6 +16,8 @@ use slipway_protocol::Secret;
 use slipway_protocol::shared::printable;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
+
+use crate::store::nodes::Node;
 
 /// Where hooks are looked for in turn, unless the server is told otherwise: those of the site, and those of the
 /// package.
@@ -77,25 +80,30 @@ impl Ended {
     }
 }
 
-/// Why a hook did not do what it was told.
+/// Why a provider did not do what it was told.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The reason, for people.
     pub reason: String,
-    /// Whether the hook did not end in time.
-    pub is_late: bool,
+    /// Whether it is of no use to ask again soon.
+    pub is_final: bool,
 }
 
 impl Failure {
-    /// A failure of another kind than that the hook did not end in time.
+    /// A failure that may be over soon.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_late: false }
+        Self { reason: reason.into(), is_final: false }
+    }
+
+    /// A failure that lasts until somebody does something about it, or that took long enough.
+    pub fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_final: true }
     }
 }
 
 /// Runs a hook. Fails if it cannot be run, or does not end in time.
 pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> {
-    let program = find(folders, call.hook).map_err(Failure::new)?;
+    let program = find(folders, call.hook).map_err(Failure::lasting)?;
     let mut input: String = call.lines.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
     if let Some(password) = call.password {
         input += &format!("password={}\n", password.reveal());
@@ -133,10 +141,7 @@ pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> 
         tokio::time::timeout(longest(call.limit), both).await
     };
     drop(group);
-    let too_late = || Failure {
-        is_late: true,
-        ..Failure::new(format!("the hook {:?} did not end within {} s", call.hook, call.limit))
-    };
+    let too_late = || Failure::lasting(format!("the hook {:?} did not end within {} s", call.hook, call.limit));
     let status = ended
         .map_err(|_| too_late())?
         .map_err(|error| Failure::new(format!("waiting for the hook failed: {error}")))?;
@@ -146,6 +151,26 @@ pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> 
         124 | 137 => Err(too_late()),
         code => Ok(Ended { code, said }),
     }
+}
+
+/// Returns what a hook is told about a machine. `options` are those of its node.
+pub fn lines(node: &Node, options: &BTreeMap<String, String>, action: &str, is_boot: bool) -> Vec<(String, String)> {
+    let identity = &node.identity;
+    let macs = Some(identity.macs.join(",")).filter(|macs| !macs.is_empty());
+    let of_machine = [
+        ("node", Some(&node.id)),
+        ("node_name", node.name.as_ref()),
+        ("machine_uuid", identity.uuid.as_ref()),
+        ("machine_serial", identity.serial.as_ref()),
+        ("machine_macs", macs.as_ref()),
+    ];
+    let of_machine = of_machine.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.clone())));
+    // A machine gives its serial number itself, and a line break in it would begin another line.
+    let of_machine = of_machine.filter(|(_, value)| !value.contains(char::is_control));
+    let options = options.iter().map(|(key, value)| (key.clone(), value.clone()));
+    let action = [("action", Some(action)), ("boot", is_boot.then_some("network"))];
+    let action = action.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())));
+    of_machine.chain(options).chain(action).collect()
 }
 
 /// Returns the exit status, or 128 and the number of the signal as shells do.

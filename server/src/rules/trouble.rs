@@ -7,7 +7,7 @@ use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{
     Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, POLL_SECONDS,
-    PowerAct, PowerActState, RunState, RunStatus, Severity, StepState, StepStatus,
+    PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus,
 };
 
 use crate::base::time::Millis;
@@ -474,11 +474,15 @@ impl Look<'_> {
     }
 
     fn power(&self) -> Option<Flag> {
-        let act = self.node.power.as_ref()?.act.as_ref().filter(|act| act.state == PowerActState::Failed)?;
+        let power = self.node.power.as_ref()?;
+        let act = power.failed.as_ref()?;
         let (at, run) = (act.ended_at?, self.run.filter(|run| act.run.as_ref() == Some(&run.id)));
         // Somebody may have pressed the button.
         let has_started = act.act != PowerAct::Off && self.node.last_seen > Some(at);
-        if has_started || act.run.is_some() && !run.is_some_and(|run| run.state == RunState::Pending) {
+        let run = run.filter(|run| run.state == RunState::Pending);
+        // Without its run there is nothing to be done, unless the machine was left off.
+        let is_over = act.run.is_some() && run.is_none() && (!act.switched || power.state == Some(PowerState::On));
+        if has_started || is_over {
             return None;
         }
         let why = act.reason.as_deref().unwrap_or("no reason is known");

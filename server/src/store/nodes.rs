@@ -215,7 +215,7 @@ pub async fn suspects(
                LEFT JOIN node_contacts ON node_contacts.node = nodes.id \
                WHERE EXISTS (SELECT 1 FROM flags WHERE flags.node = nodes.id) \
                OR nodes.id IN (SELECT power.node FROM power WHERE power.act_state IS NOT NULL \
-               AND power.act_state = 'failed') \
+               AND power.failed_json IS NOT NULL) \
                OR (nodes.state <> 'decommissioned' AND (nodes.state IN ('booting', 'held') \
                OR runs.state IN ('pending', 'running') \
                OR (nodes.state IN ('enrolled', 'failed', 'installed') AND node_contacts.at < $1 AND NOT key_left) \

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{NodePower, PowerActStatus, PowerMode, PowerProvider, PowerState};
+use slipway_protocol::{NodePower, PowerActStatus, PowerMode, PowerProvider, PowerState, Redfish};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -15,16 +15,27 @@ use crate::store::{
 /// How the power of a machine is switched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// What switches it. Never [`PowerProvider::None`].
-    pub provider: PowerProvider,
     /// Whether it is really switched.
     pub mode: PowerMode,
-    /// The name of the hook.
-    pub hook: String,
-    /// What the hook is told, without the password.
-    pub options: BTreeMap<String, String>,
-    /// Seconds after which the hook is stopped.
+    /// Seconds after which the provider is stopped.
     pub limit_seconds: u32,
+    /// What switches it.
+    pub by: By,
+}
+
+/// What switches a machine, with its settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// A program on the server's host.
+    Command {
+        /// The name of the hook.
+        hook: String,
+        /// What the hook is told, without the password.
+        options: BTreeMap<String, String>,
+    },
+    /// The machine's BMC.
+    Redfish(Redfish),
 }
 
 /// What was asked for, and how far it is.
@@ -33,10 +44,15 @@ pub struct Act {
     /// How operators see it.
     #[serde(flatten)]
     pub status: PowerActStatus,
-    /// Whether a hook was called that switches the machine, also if nobody knows what came of it.
-    pub begun: bool,
     /// Whether the machine was told to be on or off, as the state of the act says.
     pub is_told: bool,
+}
+
+impl Act {
+    /// Whether it is the act with this id, and a server has yet to do something for it.
+    pub fn is_open(&self, id: &str) -> bool {
+        self.status.id == id && self.status.state.is_open()
+    }
 }
 
 /// The power of a node's machine.
@@ -54,6 +70,8 @@ pub struct Power {
     pub state_at: Option<Millis>,
     /// The newest act.
     pub act: Option<Act>,
+    /// The last act that failed, until a later one succeeds.
+    pub failed: Option<PowerActStatus>,
     /// The limit in seconds of a hook that was called and is not known to have ended.
     pub busy_for: Option<u32>,
 }
@@ -61,21 +79,36 @@ pub struct Power {
 impl Power {
     /// The power of a machine of which nothing is known but what switches it.
     pub fn new(node: &str, settings: Settings) -> Self {
-        Self { node: node.to_owned(), settings, password: None, state: None, state_at: None, act: None, busy_for: None }
+        Self {
+            node: node.to_owned(),
+            settings,
+            password: None,
+            state: None,
+            state_at: None,
+            act: None,
+            failed: None,
+            busy_for: None,
+        }
     }
 
     /// Returns the power as operators see it.
     pub fn status(self) -> NodePower {
-        let Settings { provider, mode, hook, options, limit_seconds } = self.settings;
+        let Settings { mode, limit_seconds, by } = self.settings;
+        let (provider, hook, options, redfish) = match by {
+            By::Command { hook, options } => (PowerProvider::Command, Some(hook), options, None),
+            By::Redfish(settings) => (PowerProvider::Redfish, None, BTreeMap::new(), Some(settings)),
+        };
         NodePower {
             provider,
             mode,
-            hook: Some(hook),
+            hook,
             options,
+            redfish,
             has_password: self.password.is_some(),
             limit_seconds,
             state: self.state,
             state_at: self.state_at,
+            failed: self.failed,
             act: self.act.map(|act| act.status),
         }
     }
@@ -88,7 +121,10 @@ impl Power {
 
 macro_rules! select {
     ($rest:literal) => {
-        concat!("SELECT node, settings_json, password, state, state_at, act_json, busy_for FROM power ", $rest)
+        concat!(
+            "SELECT node, settings_json, password, state, state_at, act_json, failed_json, busy_for FROM power ",
+            $rest
+        )
     };
 }
 
@@ -126,11 +162,11 @@ pub async fn with_open_acts(connection: &mut Connection) -> Result<Vec<String>, 
 
 /// Stores the power of a node's machine.
 pub async fn save(connection: &mut Connection, power: &Power) -> Result<(), Error> {
-    let sql = "INSERT INTO power (node, settings_json, password, state, state_at, act_json, act_state, busy_for) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (node) DO UPDATE SET \
+    let sql = "INSERT INTO power (node, settings_json, password, state, state_at, act_json, failed_json, act_state, \
+               busy_for) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (node) DO UPDATE SET \
                settings_json = excluded.settings_json, password = excluded.password, state = excluded.state, \
-               state_at = excluded.state_at, act_json = excluded.act_json, act_state = excluded.act_state, \
-               busy_for = excluded.busy_for";
+               state_at = excluded.state_at, act_json = excluded.act_json, failed_json = excluded.failed_json, \
+               act_state = excluded.act_state, busy_for = excluded.busy_for";
     let done = db::query(sql)
         .bind(&power.node)
         .bind(to_json(&power.settings))
@@ -138,6 +174,7 @@ pub async fn save(connection: &mut Connection, power: &Power) -> Result<(), Erro
         .bind(power.state.as_ref().map(to_word))
         .bind(power.state_at.map(u64::cast_signed))
         .bind(power.act.as_ref().map(to_json))
+        .bind(power.failed.as_ref().map(to_json))
         .bind(power.act.as_ref().map(|act| to_word(&act.status.state)))
         .bind(power.busy_for.map(i64::from))
         .execute(&mut *connection)
@@ -161,6 +198,7 @@ fn from_row(row: &Row) -> Result<Power, Error> {
         state: optional_word(row, "state")?,
         state_at: optional_number(row, "state_at")?,
         act: optional_json(row, "act_json")?,
+        failed: optional_json(row, "failed_json")?,
         busy_for: optional_number(row, "busy_for")?.and_then(|seconds| u32::try_from(seconds).ok()),
     })
 }

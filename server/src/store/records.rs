@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
     BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind, Identity,
-    Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerState, Proof, RunState, SiteEventKind, Step,
-    StepStatus, TpmKeys, TpmProof,
+    Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState, Proof, RunState,
+    SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
 };
 
 use crate::base::error::Error;
@@ -62,6 +62,7 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("power", "settings_json", json::<power::Settings>),
     ("power", "state", word::<PowerState>),
     ("power", "act_json", json::<power::Act>),
+    ("power", "failed_json", json::<PowerActStatus>),
     ("power", "act_state", word::<PowerActState>),
     ("flags", "kind", word::<FlagKind>),
     ("flags", "flag_json", json::<Flag>),

@@ -70,6 +70,7 @@ mod progress;
 mod proxies;
 mod published;
 mod recovery_keys;
+mod redfish;
 mod replicas;
 mod reporting;
 mod retrying;

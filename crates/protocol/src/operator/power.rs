@@ -16,6 +16,55 @@ pub enum PowerProvider {
     None,
     /// A program on the server's host, called a hook.
     Command,
+    /// The machine's BMC, by Redfish.
+    Redfish,
+}
+
+/// What a machine boots once by Redfish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum PowerBoot {
+    /// What the network offers, by PXE.
+    #[default]
+    Network,
+    /// A file at a URL, by UEFI HTTP boot.
+    Http,
+    /// A disc image at a URL, in a virtual drive of the BMC.
+    Media,
+}
+
+/// How a machine is reached by Redfish.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Redfish {
+    /// The URL of the BMC: `https://` and a host.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^https://[A-Za-z0-9.:\\[\\]-]{1,260}/?$"))]
+    pub url: String,
+    /// The user.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[^\\x00-\\x1f\\x7f-\\x9f:]{1,128}$"))]
+    pub username: String,
+    /// The id of the machine, if the BMC has several. By default, it is the one that has the node's UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9_.:@-]{1,128}$"))]
+    pub system: Option<String>,
+    /// The CA certificates that the BMC is verified with, in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// The SHA-256 of the BMC's certificate, as `sha256:` and hexadecimal. It counts whatever name and dates the
+    /// certificate has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^sha256:[0-9a-fA-F]{64}$"))]
+    pub pin: Option<String>,
+    /// What the machine boots once.
+    #[serde(default)]
+    pub boot: PowerBoot,
+    /// The URL of the file or of the disc image that it boots. Not for `network`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^https?://[!-~]{1,2000}$"))]
+    pub boot_url: Option<String>,
 }
 
 /// Whether power is really switched.
@@ -121,6 +170,9 @@ pub struct PowerActStatus {
     pub state: PowerActState,
     /// When it was asked for.
     pub asked_at: u64,
+    /// Whether the machine was switched for it, or may have been.
+    #[serde(default)]
+    pub switched: bool,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,
@@ -162,10 +214,13 @@ pub struct NodePower {
     /// What the hook is told, such as the address of the machine's BMC. The password is left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// Whether the server keeps a password for the hook.
+    /// How its BMC is reached. Present if the provider is `redfish`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redfish: Option<Redfish>,
+    /// Whether the server keeps a password for the provider.
     #[serde(default)]
     pub has_password: bool,
-    /// The time after which the hook is stopped, in seconds.
+    /// The time after which the provider is stopped, in seconds.
     pub limit_seconds: u32,
     /// Whether the machine was on when that was last asked. Absent if that is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +228,9 @@ pub struct NodePower {
     /// When that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_at: Option<u64>,
+    /// The last act that failed, until a later one succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<PowerActStatus>,
     /// The newest act.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<PowerActStatus>,
