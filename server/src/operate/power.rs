@@ -22,9 +22,12 @@ use crate::store::nodes::Node;
 use crate::store::power::{self, By, Power, Settings};
 use crate::store::{self, Store};
 
-/// Most options of a hook, and most bytes of a value and of the password.
+/// Most options of a hook, and most characters of a value, of the password and of names.
 const MAX_OPTIONS: usize = 32;
-const MAX_VALUE_BYTES: usize = 1024;
+const MAX_VALUE: usize = 256;
+const MAX_NAME: usize = 128;
+/// Most characters of a URL to boot from.
+const MAX_URL: usize = 2000;
 /// Keys that the server sets, beside those that begin with `machine_`.
 const RESERVED: [&str; 4] = ["action", "boot", "node", "node_name"];
 /// Parts of keys whose values are secrets.
@@ -64,7 +67,7 @@ pub struct PowerChange {
 /// Returns the schema of options, as [`check_options`] requires them. It does not say which keys are refused.
 fn options() -> Schema {
     let text = |pattern: &str| ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
-    let value = text("^[^\\x00-\\x1f\\x7f-\\x9f]*$").max_length(Some(MAX_VALUE_BYTES / 4));
+    let value = text("^[^\\x00-\\x1f\\x7f-\\x9f]*$").max_length(Some(MAX_VALUE));
     let options = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(MAX_OPTIONS));
     options.property_names(Some(text("^[A-Za-z0-9_-]{1,64}$"))).additional_properties(Some(value)).build().into()
 }
@@ -173,7 +176,7 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
     let password = match change.password {
         Some(password) if password.is_empty() => None,
         Some(password) => {
-            check_value("password", password.reveal())?;
+            check_value("password", password.reveal(), MAX_VALUE)?;
             Some(password::seal(store, &node.id, &password)?)
         }
         None if kept.is_some() && !before.as_ref().is_some_and(is_same) => {
@@ -225,17 +228,20 @@ fn provider(before: Option<&By>, change: &PowerChange) -> Result<By, Error> {
 
 fn check_redfish(settings: &Redfish) -> Result<(), Error> {
     let wrong = || invalid(format!("{:?} is not the URL of a BMC, such as https://192.0.2.71", settings.url));
-    let url = Url::parse(&settings.url).map_err(|_| wrong())?;
-    let has_more = !url.username().is_empty() || url.password().is_some() || url.query().is_some();
-    if url.scheme() != "https" || url.host().is_none() || url.path() != "/" || url.fragment().is_some() || has_more {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:[]-".contains(&byte);
+    let host = settings.url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    let host = host.filter(|host| (1..=260).contains(&host.len()) && host.bytes().all(is_plain));
+    if host.is_none() || Url::parse(&settings.url).is_err() {
         return Err(wrong());
     }
-    check_value("user", &settings.username)?;
+    check_value("user", &settings.username, MAX_NAME)?;
     if settings.username.is_empty() || settings.username.contains(':') {
         return Err(invalid("a user is needed (--username), whose name has no colon"));
     }
-    if let Some(system) = &settings.system {
-        check_value("system", system)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:@-".contains(&byte);
+    let is_id = |system: &String| (1..=MAX_NAME).contains(&system.len()) && system.bytes().all(is_plain);
+    if let Some(system) = settings.system.as_ref().filter(|system| !is_id(system)) {
+        return Err(invalid(format!("{system:?} is not the id of a system: use letters, digits and _ . : @ -")));
     }
     if let Some(ca) = &settings.ca {
         trust::roots(ca).map_err(invalid)?;
@@ -249,11 +255,14 @@ fn check_redfish(settings: &Redfish) -> Result<(), Error> {
         (PowerBoot::Network, None) => Ok(()),
         (_, None) => Err(invalid("give the URL that the machine boots from (--boot-url)")),
         (_, Some(url)) => {
-            check_value("URL to boot from", url)?;
-            let known =
-                Url::parse(url).ok().filter(|url| matches!(url.scheme(), "https" | "http") && url.host().is_some());
-            let is_plain = known.is_some_and(|url| url.username().is_empty() && url.password().is_none());
-            if is_plain { Ok(()) } else { Err(invalid(format!("{url:?} is not an http or https URL without a user"))) }
+            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+            let is_plain =
+                |rest: &str| (1..=MAX_URL).contains(&rest.len()) && rest.bytes().all(|byte| byte.is_ascii_graphic());
+            let known = Url::parse(url).ok().filter(|_| rest.is_some_and(is_plain));
+            match known.is_some_and(|url| url.username().is_empty() && url.password().is_none()) {
+                true => Ok(()),
+                false => Err(invalid(format!("{url:?} is not an http or https URL without a user"))),
+            }
         }
     }
 }
@@ -279,14 +288,14 @@ fn check_options(options: &BTreeMap<String, String>) -> Result<(), Error> {
         if RESERVED.contains(&key.as_str()) || key.starts_with("machine_") {
             return Err(invalid(format!("the server sets the option {key} itself")));
         }
-        check_value(&format!("value of the option {key}"), value)
+        check_value(&format!("value of the option {key}"), value, MAX_VALUE)
     })
 }
 
-/// Refuses a value that a hook would read as something else.
-fn check_value(what: &str, value: &str) -> Result<(), Error> {
-    if value.len() > MAX_VALUE_BYTES {
-        return Err(invalid(format!("the {what} is longer than {MAX_VALUE_BYTES} bytes")));
+/// Refuses a value that a hook or a BMC would read as something else.
+fn check_value(what: &str, value: &str, most: usize) -> Result<(), Error> {
+    if value.chars().count() > most {
+        return Err(invalid(format!("the {what} is longer than {most} characters")));
     }
     if value.contains(char::is_control) {
         return Err(invalid(format!("the {what} has a line break or another control character")));
