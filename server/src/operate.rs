@@ -41,7 +41,8 @@ pub use self::limits::{list_limits, reset_limit, set_limit, site_status};
 pub use self::log::{LogType, list_boots, node_log};
 pub use self::network::parse_network;
 pub use self::node::{
-    NewNode, NodeChange, add_node, change_node, decommission_node, recommission_node, remove_node, show_node,
+    NewNode, NodeChange, add_node, change_node, decommission_node, decommission_node_and_switch_off, recommission_node,
+    remove_node, show_node,
 };
 pub use self::operator::{
     Bearer, FIRST, IssuedOperator, OperatorStatus, add_operator, adopt_first, bearer, first_token, list_operators,

@@ -118,15 +118,31 @@ pub async fn release(
     Ok(Dated(operate::release_node(&app.store, &node, release.name).await?))
 }
 
+/// How a node is taken out of service.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Decommission {
+    /// Whether its machine is switched off. Default: no.
+    #[serde(default)]
+    power_off: bool,
+}
+
 /// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed.
-#[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path)),
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path), Decommission),
     security(("operator" = [])),
-    responses((status = 200, body = NodeStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off; nothing was done.")))]
 pub async fn decommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
+    OperatorQuery(how): OperatorQuery<Decommission>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
-    Ok(Dated(operate::decommission_node(&app.store, &node).await?))
+    Ok(Dated(match how.power_off {
+        true => operate::decommission_node_and_switch_off(&app.store, &node).await?,
+        false => operate::decommission_node(&app.store, &node).await?,
+    }))
 }
 
 /// How a node is put back into service.

@@ -135,15 +135,16 @@ pub fn cancel(node: &NodeStatus, run: &RunStatus) -> Vec<String> {
     [machine(node), format!("ends run {}{os} as failed; {stops}", run.id)].into_iter().chain(notes).collect()
 }
 
-/// Describes what it means to take a machine out of service. Empty if it is out of service.
-pub fn decommission(node: &NodeStatus) -> Vec<String> {
-    if node.state == NodeState::Decommissioned {
+/// Describes what it means to take a machine out of service. Empty if nothing changes.
+pub fn decommission(node: &NodeStatus, power_off: bool) -> Vec<String> {
+    if node.state == NodeState::Decommissioned && !power_off {
         return Vec::new();
     }
     let run = node.run.as_ref().filter(|run| state::is_open(run.state));
     let ends = run.map(|run| format!("ends run {}, which is not over, as failed", run.id));
     let stays = "refuses its credentials from now on; its system and its disks stay as they are".to_owned();
-    [Some(machine(node)), ends, Some(stays)].into_iter().flatten().collect()
+    let off = power_off.then(|| "switches the machine off, without telling its operating system".to_owned());
+    [Some(machine(node)), ends, Some(stays), off].into_iter().flatten().collect()
 }
 
 /// Describes what it means to remove a machine. Empty if nothing is lost: a machine in service is not removed, and a

@@ -55,6 +55,9 @@ Examples:
     Decommission {
         /// Id or name.
         node: String,
+        /// Switch the machine off, without telling its operating system.
+        #[arg(long)]
+        power_off: bool,
         #[command(flatten)]
         yes: Yes,
     },
@@ -242,10 +245,17 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
         }
-        NodeCommand::Decommission { node, yes } => {
+        NodeCommand::Decommission { node, power_off, yes } => {
             let known = operate::show_node(store, &node).await?;
-            yes.ask("taking the machine out of service", &ask::decommission(&known))?;
+            yes.ask("taking the machine out of service", &ask::decommission(&known, power_off))?;
             let reference = if is_stranger(&known) { &node } else { &known.id };
+            if power_off {
+                let node = operate::decommission_node_and_switch_off(store, reference).await?;
+                let name = label(&node);
+                return print_line(&format!(
+                    "{name} is out of service, and is being switched off: `node power show {name}` says how far that is"
+                ));
+            }
             let decommissioned = operate::decommission_node(store, reference).await?;
             print_line(&format!("{} is out of service", label(&decommissioned)))
         }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
-use slipway_protocol::{DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, Proof, SiteEventKind};
+use slipway_protocol::{
+    DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, PowerAct, Proof, SiteEventKind,
+};
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 
 use super::network::valid_network;
@@ -21,7 +23,7 @@ use crate::store;
 use crate::store::history::NewEvent;
 use crate::store::nodes::{self, Node};
 use crate::store::power as power_store;
-use crate::store::{Connection, Store, attestations, claimants, recovery_keys, runs, tokens};
+use crate::store::{Connection, Store, Transaction, attestations, claimants, recovery_keys, runs, tokens};
 
 /// Maximum number of labels of a node, and maximum length of a key, of a value, and of the name of a site.
 const MAX_LABELS: usize = 32;
@@ -377,25 +379,41 @@ async fn changed_identity(
 /// again, the machine is unknown.
 pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
-    let mut node = known_node(&mut transaction, reference).await?;
-    node.released = false;
-    node.armed = false;
-    node.state = state::next(node.state, NodeEvent::Decommissioned);
-    nodes::save(&mut transaction, &node).await?;
-    if let Some(mut run) = runs::newest_of(&mut transaction, &node.id).await? {
-        state::end(&mut run.progress, "the node was taken out of service", now());
-        runs::update(&mut transaction, &run).await?;
-    }
-    secrets::forget_of_node(&mut transaction, &node.id).await?;
-    if let Some(mut power) = power_store::get_by_node(&mut transaction, &node.id).await? {
-        power::ask::withdraw(&mut transaction, &mut power, "the node was taken out of service").await?;
-        power_store::save(&mut transaction, &power).await?;
-    }
-    let event = NewEvent::new("the node was taken out of service").of(&node);
-    did(&mut transaction, SiteEventKind::Operator, event).await?;
+    let node = decommission(&mut transaction, reference).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;
     Ok(status)
+}
+
+/// Takes a node out of service like [`decommission_node`], and has its machine switched off. Does nothing if nothing can
+/// switch it.
+pub async fn decommission_node_and_switch_off(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
+    let mut transaction = store.write().await?;
+    let node = decommission(&mut transaction, reference).await?;
+    power::ask::ask(&mut transaction, &node, PowerAct::Off).await?;
+    let status = status::one(&mut transaction, node).await?;
+    store::commit(transaction).await?;
+    Ok(status)
+}
+
+async fn decommission(transaction: &mut Transaction, reference: &str) -> Result<Node, Error> {
+    let mut node = known_node(transaction, reference).await?;
+    node.released = false;
+    node.armed = false;
+    node.state = state::next(node.state, NodeEvent::Decommissioned);
+    nodes::save(transaction, &node).await?;
+    if let Some(mut run) = runs::newest_of(transaction, &node.id).await? {
+        state::end(&mut run.progress, "the node was taken out of service", now());
+        runs::update(transaction, &run).await?;
+    }
+    secrets::forget_of_node(transaction, &node.id).await?;
+    if let Some(mut power) = power_store::get_by_node(transaction, &node.id).await? {
+        power::ask::withdraw(transaction, &mut power, "the node was taken out of service").await?;
+        power_store::save(transaction, &power).await?;
+    }
+    let event = NewEvent::new("the node was taken out of service").of(&node);
+    did(transaction, SiteEventKind::Operator, event).await?;
+    Ok(node)
 }
 
 /// Puts a node that is out of service back into service, with its name, settings and history. Its machine enrols again,

@@ -432,7 +432,17 @@ async fn what_is_being_done_ends_with_what_it_was_for() {
     assert!(on.contains("node web1 is out of service: it can only be switched off"), "{on}");
     machine.remove("disobeys");
     assert_eq!(succeed(&data, &["node", "power", "off", "--yes", "web1"]), "web1 is off\n");
+    machine.write("is", "on\n");
     succeed(&data, &["node", "recommission", "web1"]);
+    let said = succeed(&data, &["node", "decommission", "--yes", "--power-off", "web1"]);
+    assert!(said.starts_with("web1 is out of service, and is being switched off"), "{said}");
+    assert_eq!(ended(&server).await.state, Some(PowerState::Off));
+    succeed(&data, &["node", "power", "set", "web1", "--provider", "none"]);
+    succeed(&data, &["node", "recommission", "web1"]);
+    let refused = fail(&data, &["node", "decommission", "--yes", "--power-off", "web1"]);
+    assert!(refused.contains("nothing switches the power of node web1"), "{refused}");
+    assert_ne!(web1(&server).await.state, slipway_protocol::NodeState::Decommissioned, "all or nothing");
+    succeed(&data, &SET);
     let power = self::power(&server).await;
     assert_eq!((power.act, power.hook.as_deref()), (None, Some("test")));
 }
