@@ -84,7 +84,7 @@ Examples:
 pub struct PowerSet {
     /// Id, name or claim code.
     node: String,
-    /// What switches it; none removes all settings. [default: command]
+    /// What switches it, if that does not follow from the other options; none removes all settings.
     #[arg(long, value_enum, group = "what", hide_default_value = true)]
     provider: Option<PowerProvider>,
     /// Hook that switches the machine: a program in a folder of hooks on each server, such as /etc/slipway/power.
@@ -127,7 +127,8 @@ pub struct PowerSet {
     /// URL of the file that it boots by HTTP, or of the disc image for a virtual drive of the BMC.
     #[arg(long, value_name = "URL", group = "what")]
     boot_url: Option<String>,
-    /// Time after which the hook or the BMC is not waited for any more, such as 30s. [default: 30s]
+    /// Time after which the hook or the BMC is not waited for any more, such as 30s. [default: 30s, for a BMC
+    /// 2m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, group = "what")]
     limit: Option<Duration>,
 }

@@ -15,7 +15,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::{did, known_node};
 use crate::base::error::Error;
-use crate::power::redfish::trust;
+use crate::power::redfish::{self, trust};
 use crate::power::{ask, hook, password};
 use crate::store::history::NewEvent;
 use crate::store::nodes::Node;
@@ -55,7 +55,7 @@ pub struct PowerChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redfish: Option<Redfish>,
     /// The password. It has to be given again with another hook, options or BMC, so that it goes nowhere else than its
-    /// owner meant. An empty one removes it.
+    /// owner meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
     /// Seconds after which the hook or the requests to the BMC are stopped.
@@ -163,16 +163,14 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
     let before = known.as_ref().map(|power| power.settings.clone());
     let limit_seconds = change.limit_seconds.or(before.as_ref().map(|before| before.limit_seconds));
     let mode = change.mode.or(before.as_ref().map(|before| before.mode));
-    let settings = Settings {
-        mode: mode.unwrap_or_default(),
-        limit_seconds: limit_seconds.unwrap_or(hook::LIMIT),
-        by: provider(before.as_ref().map(|before| &before.by), &change)?,
-    };
+    let by = provider(before.as_ref().map(|before| &before.by), &change)?;
+    let limit = if matches!(by, By::Redfish(_)) { redfish::LIMIT } else { hook::LIMIT };
+    let settings = Settings { mode: mode.unwrap_or_default(), limit_seconds: limit_seconds.unwrap_or(limit), by };
     if !(1..=hook::MAX_LIMIT).contains(&settings.limit_seconds) {
         return Err(invalid(format!("the limit is 1 to {} seconds", hook::MAX_LIMIT)));
     }
     let kept = known.as_ref().and_then(|power| power.password.clone());
-    let is_same = |before: &Settings| before.by == settings.by;
+    let is_same = |before: &Settings| goes_to_the_same(&before.by, &settings.by);
     let password = match change.password {
         Some(password) if password.is_empty() => None,
         Some(password) => {
@@ -187,6 +185,18 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
         None => kept,
     };
     Ok(Power { settings: settings.clone(), password, ..known.unwrap_or_else(|| Power::new(&node.id, settings)) })
+}
+
+/// Whether a password goes to the same program or BMC. It was never sent to a BMC that nothing was trusted of.
+fn goes_to_the_same(before: &By, after: &By) -> bool {
+    match (before, after) {
+        (By::Redfish(before), By::Redfish(after)) => {
+            let is_trusted = before.ca.is_some() || before.pin.is_some();
+            let is_same_trust = (&before.ca, &before.pin) == (&after.ca, &after.pin);
+            (&before.url, &before.username) == (&after.url, &after.username) && (is_same_trust || !is_trusted)
+        }
+        (before, after) => before == after,
+    }
 }
 
 /// Returns what switches the machine after a change. It may be another provider than before.
@@ -244,6 +254,11 @@ fn check_redfish(settings: &Redfish) -> Result<(), Error> {
         return Err(invalid(format!("{system:?} is not the id of a system: use letters, digits and _ . : @ -")));
     }
     if let Some(ca) = &settings.ca {
+        if ca.contains("PRIVATE KEY") {
+            return Err(invalid(
+                "the CA of the BMC has a private key, which would be shown: give the certificates alone",
+            ));
+        }
         trust::roots(ca).map_err(invalid)?;
     }
     let is_digest = |pin: &String| Digest::from_str(pin).is_ok_and(|pin| pin.algorithm() == Algorithm::Sha256);

@@ -25,6 +25,7 @@ use crate::page::live::Live;
 use crate::page::rows::{name, reference};
 use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words::{self, Tone};
+use crate::power::{hook, redfish};
 use crate::store::to_word;
 
 /// What the buttons ask for: word in the form, request, text, and whether the machine's system is cut off.
@@ -150,7 +151,8 @@ fn redfish_of(fields: &Fields) -> Redfish {
         url: fields.text("url").to_owned(),
         username: fields.text("username").to_owned(),
         system: fields.given("system"),
-        ca: fields.given("ca"),
+        // Browsers send line breaks in their own way.
+        ca: fields.given("ca").map(|ca| ca.replace("\r\n", "\n") + "\n"),
         pin: fields.given("pin"),
         boot: boot.unwrap_or_default(),
         boot_url: fields.given("boot_url"),
@@ -273,10 +275,49 @@ fn buttons(frame: &Frame, node: &NodeStatus) -> Markup {
     }
 }
 
+fn by_redfish(fields: &Fields) -> Markup {
+    html! {
+        fieldset {
+            legend { "By Redfish" }
+            (forms::field("url", "URL of the BMC", "Such as https://192.0.2.71.", fields))
+            (forms::field("username", "User", "A user who may switch the machine and set what it boots.", fields))
+            (forms::field("system", "System", "Only if the BMC has several machines: its id.", fields))
+            (forms::field("pin", "SHA-256 of its certificate", "Such as sha256:b4fe…; or give its CA.", fields))
+            label { "CA of its certificate"
+                textarea name="ca" rows="2" spellcheck="false" aria-describedby="ca-hint" { (fields.text("ca")) }
+                span.hint id="ca-hint" { "In PEM." }
+            }
+            label { "Boots once"
+                select name="boot" {
+                    @for (word, _, title) in BOOTS {
+                        option value=(word) selected[fields.text("boot") == word] { (title) }
+                    }
+                }
+            }
+            (forms::field("boot_url", "URL to boot from", "For HTTP boot or a virtual drive.", fields))
+        }
+    }
+}
+
+fn by_hook(fields: &Fields) -> Markup {
+    html! {
+        fieldset {
+            legend { "By a hook" }
+            (forms::field("hook", "Hook", "Such as ipmi or wake-on-lan: its name in /etc/slipway/power.", fields))
+            label { "Options"
+                textarea name="options" rows="3" spellcheck="false" aria-describedby="options-hint" {
+                    (fields.text("options"))
+                }
+                span.hint id="options-hint" { "One on each line, such as ip=192.0.2.71 or username=slipway." }
+            }
+        }
+    }
+}
+
 fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
     let has_password = node.power.as_ref().is_some_and(|power| power.has_password);
-    let limit = duration::words(Duration::from_secs(crate::power::hook::LIMIT.into()));
-    let limit = format!("When the hook is stopped. Default: {limit}.");
+    let [hook, bmc] = [hook::LIMIT, redfish::LIMIT].map(|limit| duration::words(Duration::from_secs(limit.into())));
+    let limit = format!("When a hook is stopped, or a BMC is not waited for. Default: {hook}, for a BMC {bmc}.");
     html! {
         h2 { "What switches it" }
         form.edit method="post" action={ "/nodes/" (reference(node)) "/power/settings" } {
@@ -288,39 +329,12 @@ fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
                     option value="none" selected[fields.text("provider") == "none"] { "nothing" }
                 }
             }
-            fieldset {
-                legend { "By Redfish" }
-                (forms::field("url", "URL of the BMC", "Such as https://192.0.2.71.", fields))
-                (forms::field("username", "User", "A user who may switch the machine and set what it boots.", fields))
-                (forms::field("system", "System", "Only if the BMC has several machines: its id.", fields))
-                (forms::field("pin", "SHA-256 of its certificate", "Such as sha256:b4fe…; or give its CA.", fields))
-                label { "CA of its certificate"
-                    textarea name="ca" rows="2" spellcheck="false" aria-describedby="ca-hint" { (fields.text("ca")) }
-                    span.hint id="ca-hint" { "In PEM." }
-                }
-                label { "Boots once"
-                    select name="boot" {
-                        @for (word, _, title) in BOOTS {
-                            option value=(word) selected[fields.text("boot") == word] { (title) }
-                        }
-                    }
-                }
-                (forms::field("boot_url", "URL to boot from", "For HTTP boot or a virtual drive.", fields))
-            }
-            fieldset {
-                legend { "By a hook" }
-            (forms::field("hook", "Hook", "Such as ipmi or wake-on-lan: its name in /etc/slipway/power.", fields))
-            label { "Options"
-                textarea name="options" rows="3" spellcheck="false" aria-describedby="options-hint" {
-                    (fields.text("options"))
-                }
-                span.hint id="options-hint" { "One on each line, such as ip=192.0.2.71 or username=slipway." }
-            }
-            }
+            (by_redfish(fields))
+            (by_hook(fields))
             label { "Password"
                 input type="password" name="password" autocomplete="new-password" aria-describedby="password-hint";
                 span.hint id="password-hint" {
-                    @if has_password { "One is kept. Left out, it stays, unless hook or options change." }
+                    @if has_password { "One is kept. Give it again if what it is sent to changes." }
                     @else { "May be left out. It is kept encrypted, and is never shown." }
                 }
             }

@@ -177,8 +177,23 @@ impl Switching<'_> {
                 self.end(act, PowerActState::Failed, Some(reason)).await.map(|()| None)
             }
             Next::Wait(_) => Ok(Some(WATCH_EVERY)),
-            Next::Done => self.end(act, PowerActState::Done, None).await.map(|()| None),
+            Next::Done => self.settle(&known).await,
         }
+    }
+
+    /// Ends an act whose machine is as it is to be. Returns how long to wait if that has to be tried again.
+    async fn settle(&mut self, known: &Known) -> Result<Option<Duration>, Error> {
+        let Known { power, node, act } = known;
+        if act.status.act == PowerAct::Boot && power.settings.mode == PowerMode::Real {
+            let turn = self.here.turns.acquire().await;
+            let settled = provider::settle(self.here.means, power, node).await;
+            drop(turn);
+            if let Err(failure) = settled {
+                self.untold += 1;
+                return self.again_or_end(act, self.untold, failure).await;
+            }
+        }
+        self.end(act, PowerActState::Done, None).await.map(|()| None)
     }
 
     /// Ends or puts off an act that is not wanted. Returns what [`Self::step`] does, or nothing if it is wanted.

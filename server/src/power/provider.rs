@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use slipway_protocol::{PowerState, Secret};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use slipway_protocol::shared::printable;
+use slipway_protocol::{PowerState, Redfish, Secret};
 use tokio::time::timeout;
 
 use super::hook::{self, Call, Ended, Failure};
@@ -11,6 +14,9 @@ use super::{password, redfish};
 use crate::store::Store;
 use crate::store::nodes::Node;
 use crate::store::power::{By, Power};
+
+/// Most characters of a reason.
+const MAX_REASON: usize = 600;
 
 /// What providers need of this server.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +40,10 @@ pub async fn look(means: Means<'_>, power: &Power, node: &Node) -> Result<Option
                 _ => Err(ended.failed("status")),
             }
         }
-        By::Redfish(settings) => in_time(power, redfish::look(settings, &password.unwrap_or_default(), node)).await,
+        By::Redfish(settings) => {
+            let password = password.unwrap_or_default();
+            in_time(power, (settings, &password), redfish::look(settings, &password, node)).await.map(Some)
+        }
     }
 }
 
@@ -48,7 +57,8 @@ pub async fn tell(means: Means<'_>, power: &Power, node: &Node, to: PowerState, 
             if ended.code == 0 { Ok(()) } else { Err(ended.failed(&action)) }
         }
         By::Redfish(settings) => {
-            in_time(power, redfish::tell(settings, &password.unwrap_or_default(), node, to, is_boot)).await
+            let password = password.unwrap_or_default();
+            in_time(power, (settings, &password), redfish::tell(settings, &password, node, to, is_boot)).await
         }
     }
 }
@@ -58,10 +68,32 @@ fn open(means: Means<'_>, power: &Power) -> Result<Option<Secret>, Failure> {
     sealed.map(|sealed| password::open(means.store, &power.node, sealed).map_err(Failure::lasting)).transpose()
 }
 
-async fn in_time<T>(power: &Power, asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Has a machine that booted slipway once boot as usual the next time.
+pub async fn settle(means: Means<'_>, power: &Power, node: &Node) -> Result<(), Failure> {
+    let By::Redfish(settings) = &power.settings.by else { return Ok(()) };
+    let password = open(means, power)?.unwrap_or_default();
+    in_time(power, (settings, &password), redfish::settle(settings, &password, node)).await
+}
+
+/// Asks a BMC. What it says in a failure is cut, and has neither the password nor the header with it.
+async fn in_time<T>(
+    power: &Power,
+    (settings, password): (&Redfish, &Secret),
+    asking: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let seconds = power.settings.limit_seconds;
-    let late = |_| Failure::lasting(format!("the BMC did not answer within {seconds} s"));
-    timeout(Duration::from_secs(seconds.into()), asking).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+    let late = || Failure::lasting(format!("the BMC did not answer within {seconds} s"));
+    let asked = timeout(Duration::from_secs(seconds.into()), asking).await.unwrap_or_else(|_| Err(late()));
+    asked.map_err(|mut failure| {
+        if !password.is_empty() {
+            let header = STANDARD.encode(format!("{}:{}", settings.username, password.reveal()));
+            for secret in [password.reveal(), &header] {
+                failure.reason = failure.reason.replace(secret, "(secret)");
+            }
+        }
+        failure.reason = printable::short_line(&failure.reason, MAX_REASON);
+        failure
+    })
 }
 
 async fn call(

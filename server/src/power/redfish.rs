@@ -7,7 +7,10 @@
 mod client;
 pub mod trust;
 
+use std::time::Duration;
+
 use slipway_protocol::{PowerBoot, PowerState, Redfish, Secret};
+use tokio::time::sleep;
 
 use self::client::{Answer, Client};
 use super::hook::Failure;
@@ -15,17 +18,23 @@ use crate::store::nodes::Node;
 
 /// Most members of a collection that are looked at.
 const MOST_MEMBERS: usize = 64;
+/// Seconds after which the requests of a look or of an order end by default. There may be a dozen, one after another.
+pub const LIMIT: u32 = 120;
+/// How often is looked whether a BMC shows what it was told, and the interval.
+const LOOKS: u32 = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Asks whether a machine is on. `None` if the BMC cannot tell.
-pub async fn look(settings: &Redfish, password: &Secret, node: &Node) -> Result<Option<PowerState>, Failure> {
+/// Asks whether a machine is on.
+pub async fn look(settings: &Redfish, password: &Secret, node: &Node) -> Result<PowerState, Failure> {
     let client = Client::new(settings, password)?;
     let system = system(&client, settings, node).await?;
     // While it changes, it is not yet as it is to be (DSP2046, Resource, "PowerState").
-    Ok(match system.text("/PowerState") {
-        Some("On" | "PoweringOff" | "Paused") => Some(PowerState::On),
-        Some("Off" | "PoweringOn") => Some(PowerState::Off),
-        _ => None,
-    })
+    match system.text("/PowerState") {
+        Some("On" | "PoweringOff" | "Paused") => Ok(PowerState::On),
+        Some("Off" | "PoweringOn") => Ok(PowerState::Off),
+        // As of a BMC that restarts.
+        _ => Err(Failure::new("the BMC does not say whether the machine is on")),
+    }
 }
 
 /// Tells a machine to be on or off. With `is_boot`, it boots slipway once.
@@ -38,12 +47,31 @@ pub async fn tell(
 ) -> Result<(), Failure> {
     let client = Client::new(settings, password)?;
     let system = system(&client, settings, node).await?;
-    let before = if is_boot { boot_once(&client, settings, &system).await? } else { None };
-    reset(&client, &system, to).await?;
-    match before {
-        Some(before) => set_boot(&client, &system.path, &before).await,
-        None => Ok(()),
+    if is_boot {
+        boot_once(&client, settings, &system).await?;
     }
+    let done = reset(&client, &system, to).await;
+    if is_boot && done.is_err() {
+        // Whoever switches it on by hand does not expect slipway.
+        let _ = set_boot(&client, &system.path, &usual_boot()).await;
+    }
+    done
+}
+
+/// Has a machine that was told to boot slipway once boot as usual the next time, if its BMC does not know "once".
+pub async fn settle(settings: &Redfish, password: &Secret, node: &Node) -> Result<(), Failure> {
+    let client = Client::new(settings, password)?;
+    let system = system(&client, settings, node).await?;
+    let is_ours = system.text("/Boot/BootSourceOverrideTarget") == Some(target(settings, &system));
+    if is_ours && system.text("/Boot/BootSourceOverrideEnabled") == Some("Continuous") {
+        return set_boot(&client, &system.path, &usual_boot()).await;
+    }
+    Ok(())
+}
+
+/// No boot source is preferred to those of the boot order.
+fn usual_boot() -> serde_json::Value {
+    serde_json::json!({ "BootSourceOverrideEnabled": "Disabled", "BootSourceOverrideTarget": "Hdd" })
 }
 
 /// Finds the machine among those of the BMC: the one that is named, the one that has the node's UUID, or the only one.
@@ -62,7 +90,8 @@ async fn system(client: &Client, settings: &Redfish, node: &Node) -> Result<Answ
         for path in members.iter().take(MOST_MEMBERS) {
             let system = client.get(path).await?;
             let uuid = system.text("/UUID").map(str::to_ascii_lowercase);
-            if uuid.is_some() && uuid == node.identity.uuid {
+            let wanted = node.identity.uuid.as_ref();
+            if uuid.is_some_and(|uuid| wanted.is_some_and(|wanted| uuid == *wanted || uuid == swapped(wanted))) {
                 return Ok(system);
             }
         }
@@ -72,7 +101,30 @@ async fn system(client: &Client, settings: &Redfish, node: &Node) -> Result<Answ
             members.join(", ")
         )));
     };
-    client.get(only).await
+    let system = client.get(only).await?;
+    let is_other = system
+        .text("/UUID")
+        .zip(node.identity.uuid.as_deref())
+        .is_some_and(|(is, wanted)| !is.eq_ignore_ascii_case(wanted) && !is.eq_ignore_ascii_case(&swapped(wanted)));
+    if is_other {
+        return Err(Failure::lasting(format!(
+            "the machine of the BMC has another UUID than the node: {}; if it is the right one all the same, name it \
+             (--system)",
+            system.text("/UUID").unwrap_or_default()
+        )));
+    }
+    Ok(system)
+}
+
+/// Returns a UUID with the bytes of its first three fields in the other order, in which some BMCs show it (SMBIOS,
+/// System Information, "System - UUID").
+fn swapped(uuid: &str) -> String {
+    let mut fields: Vec<String> = uuid.split('-').map(str::to_owned).collect();
+    for field in fields.iter_mut().take(3) {
+        let bytes: Vec<&str> = (0..field.len()).step_by(2).rev().filter_map(|at| field.get(at..at + 2)).collect();
+        *field = bytes.concat();
+    }
+    fields.join("-")
 }
 
 /// Switches a machine on or off (DSP2046, ComputerSystem, "Reset").
@@ -98,15 +150,22 @@ async fn reset(client: &Client, system: &Answer, to: PowerState) -> Result<(), F
     client.post(&target, &serde_json::json!({ "ResetType": kind })).await
 }
 
-/// Has the machine boot slipway the next time only. Returns what has to be set afterwards, if the BMC does not know
-/// "once".
-async fn boot_once(client: &Client, settings: &Redfish, system: &Answer) -> Result<Option<serde_json::Value>, Failure> {
-    let target = match settings.boot {
+/// What a machine boots from (DSP2046, ComputerSystem, "BootSource").
+fn target(settings: &Redfish, system: &Answer) -> &'static str {
+    let offered = system.texts("/Boot/BootSourceOverrideTarget@Redfish.AllowableValues");
+    let is_supermicro = system.text("/Manufacturer").is_some_and(|maker| maker.eq_ignore_ascii_case("supermicro"));
+    match settings.boot {
         PowerBoot::Network => "Pxe",
         PowerBoot::Http => "UefiHttp",
+        // Their virtual drive is a USB drive, and they boot nothing from "Cd".
+        PowerBoot::Media if is_supermicro && offered.iter().any(|offered| offered == "UsbCd") => "UsbCd",
         PowerBoot::Media => "Cd",
-    };
-    let url = settings.boot_url.as_deref().unwrap_or_default();
+    }
+}
+
+/// Has the machine boot slipway the next time only.
+async fn boot_once(client: &Client, settings: &Redfish, system: &Answer) -> Result<(), Failure> {
+    let (target, url) = (target(settings, system), settings.boot_url.as_deref().unwrap_or_default());
     if settings.boot == PowerBoot::Media {
         insert(client, system, url).await?;
     }
@@ -126,23 +185,17 @@ async fn boot_once(client: &Client, settings: &Redfish, system: &Answer) -> Resu
         boot["HttpBootUri"] = url.into();
     }
     set_boot(client, &system.path, &boot).await?;
-    let after = client.get(&system.path).await?;
-    let is = after.text("/Boot/BootSourceOverrideTarget").unwrap_or("nothing");
-    if is != target {
-        return Err(Failure::lasting(format!(
-            "the BMC was told to boot from {target} once and accepted it, but now says {is}"
-        )));
+    // Some need a moment until they show it.
+    let mut is = String::new();
+    for _ in 0..LOOKS {
+        let after = client.get(&system.path).await?;
+        is = after.text("/Boot/BootSourceOverrideTarget").unwrap_or("nothing").to_owned();
+        if is == target {
+            return Ok(());
+        }
+        sleep(LOOK_EVERY).await;
     }
-    let is_once = after.text("/Boot/BootSourceOverrideEnabled") == Some("Once");
-    Ok(if is_once { None } else { Some(as_before(system)) })
-}
-
-/// The settings of the next boot as they were.
-fn as_before(system: &Answer) -> serde_json::Value {
-    let or = |pointer: &str, default: &str| system.text(pointer).unwrap_or(default).to_owned();
-    let enabled = or("/Boot/BootSourceOverrideEnabled", "Disabled");
-    let target = or("/Boot/BootSourceOverrideTarget", "None");
-    serde_json::json!({ "BootSourceOverrideEnabled": enabled, "BootSourceOverrideTarget": target })
+    Err(Failure::lasting(format!("the BMC was told to boot from {target} once and accepted it, but now says {is}")))
 }
 
 async fn set_boot(client: &Client, system: &str, boot: &serde_json::Value) -> Result<(), Failure> {
@@ -165,7 +218,11 @@ async fn insert(client: &Client, system: &Answer, url: &str) -> Result<(), Failu
                 continue;
             }
             let action = |name: &str| medium.path_at(&format!("/Actions/#VirtualMedia.{name}/target"));
-            let Some(target) = action("InsertMedia") else { continue };
+            let Some(target) = action("InsertMedia") else {
+                // Some of Lenovo's have no such action, and change the drive itself.
+                let image = serde_json::json!({ "Image": url, "Inserted": true, "WriteProtected": true });
+                return client.patch(path, &image).await;
+            };
             if medium.is_true("/Inserted")
                 && let Some(eject) = action("EjectMedia")
             {

@@ -178,6 +178,28 @@ async fn a_bmc_is_told_only_what_it_offers_and_is_asked_whether_it_did() {
     bmc.set(&data, &password, &[]);
     refuses(&["on"], "the BMC cannot switch the machine on: it offers GracefulShutdown");
     let bmc = Bmc::start(|_, path, _| match path {
+        "/redfish/v1/Systems/1" => ok(system("/redfish/v1/Systems/1/Actions/Reset", r#""hunter2""#)),
+        _ => ok(good(path)),
+    })
+    .await;
+    bmc.set(&data, &password, &[]);
+    refuses(&["on"], "it offers (secret)");
+    let bmc = Bmc::start(|_, path, _| match path {
+        "/redfish/v1/Systems/1" => ok(r#"{"PowerState": null}"#),
+        _ => ok(good(path)),
+    })
+    .await;
+    bmc.set(&data, &password, &[]);
+    refuses(&["off", "--yes"], "the BMC does not say whether the machine is on");
+    let bmc = Bmc::start(|_, path, _| match path {
+        "/redfish/v1/Systems/1" => ok(r#"{"PowerState": "On", "UUID": "00000000-0000-0000-0000-000000000001"}"#),
+        _ => ok(good(path)),
+    })
+    .await;
+    bmc.set(&data, &password, &[]);
+    refuses(&["off", "--yes"], "the machine of the BMC has another UUID than the node");
+    assert_eq!(bmc.told(), [""; 0], "it is somebody else's");
+    let bmc = Bmc::start(|_, path, _| match path {
         "/redfish/v1/Systems/1" => ok(system("https://evil.example/", r#""On""#)),
         _ => ok(good(path)),
     })
@@ -250,21 +272,26 @@ async fn the_machine_is_that_of_the_node_and_a_change_goes_on_from_its_version()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bmc_is_trusted_by_what_was_given_and_nothing_else() {
-    let (_server, data, password) = web1().await;
+    let (server, data, password) = web1().await;
     let bmc = Bmc::start(|_, path, _| ok(good(path))).await;
     let set = ["node", "power", "set", "web1"];
     let password = password.to_str().unwrap();
     succeed(&data, &[&set[..], &["--url", &bmc.url, "--username", "slipway", "--password-file", password]].concat());
     let first = fail(&data, &["node", "power", "status", "web1"]);
     assert!(first.contains("not trusted (none is yet)") && first.contains(&format!("--pin {}", bmc.pin)), "{first}");
+    // As the advice says.
+    succeed(&data, &[&set[..], &["--pin", &bmc.pin]].concat());
+    assert_eq!(succeed(&data, &["node", "power", "status", "web1"]), "web1 is off\n");
     let other = format!("sha256:{}", "0".repeat(64));
     let unconfirmed = fail(&data, &[&set[..], &["--pin", &other]].concat());
     assert!(unconfirmed.contains("give the password again"), "{unconfirmed}");
     succeed(&data, &[&set[..], &["--pin", &other, "--password-file", password]].concat());
     let wrong = fail(&data, &["node", "power", "status", "web1"]);
     assert!(wrong.contains("it is not the one that is trusted"), "{wrong}");
-    succeed(&data, &[&set[..], &["--pin", &bmc.pin, "--password-file", password]].concat());
-    assert_eq!(succeed(&data, &["node", "power", "status", "web1"]), "web1 is off\n");
+    let key = server.folder.path().join("ca.pem");
+    std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+    let shown = fail(&data, &[&set[..], &["--ca", key.to_str().unwrap()]].concat());
+    assert!(shown.contains("has a private key, which would be shown"), "{shown}");
     for (bad, expect) in [
         (["--url", "http://192.0.2.71"], "is not the URL of a BMC"),
         (["--url", "https://me:it@192.0.2.71"], "is not the URL of a BMC"),

@@ -13,10 +13,10 @@ use super::trust::{self, Seen};
 use crate::power::hook::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a BMC may take for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most bytes of an answer. A system with all that it has is below 100 KiB.
 const MAX_ANSWER: usize = 1 << 20;
-/// Most characters of what a BMC says about a failure.
-const MAX_SAID: usize = 200;
 /// Most texts of a list that are looked at.
 const MOST_TEXTS: usize = 256;
 
@@ -41,7 +41,8 @@ impl Client {
             .redirect(Policy::none())
             .referer(false)
             .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT);
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(ANSWER_TIMEOUT);
         let http = http.build().map_err(|error| Failure::lasting(format!("preparing requests to the BMC: {error}")))?;
         Ok(Self { http, url, username: settings.username.clone(), password: password.clone(), seen })
     }
@@ -73,7 +74,9 @@ impl Client {
             return self.accepted(&Method::PATCH, path, response).await;
         }
         drop(response);
-        let etag = self.get(path).await?.etag.unwrap_or_else(|| "*".to_owned());
+        let known = self.get(path).await?;
+        let of_body = known.text("/@odata.etag").map(str::to_owned);
+        let etag = known.etag.or(of_body).unwrap_or_else(|| "*".to_owned());
         let response = self.send(Method::PATCH, path, |request| request.header(IF_MATCH, etag).json(body)).await?;
         self.accepted(&Method::PATCH, path, response).await
     }
@@ -128,7 +131,6 @@ impl Client {
         }
         let json = self.body(&path, response).await.ok().and_then(|body| serde_json::from_slice::<Value>(&body).ok());
         let said = json.as_ref().and_then(said).map(|said| format!(": {said}")).unwrap_or_default();
-        let said = said.replace(self.password.reveal(), "(secret)");
         let reason = format!("the BMC answers {status} to {method} {path}{said}");
         let may_pass = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         if may_pass { Failure::new(reason) } else { Failure::lasting(reason) }
@@ -157,7 +159,7 @@ fn said(json: &Value) -> Option<String> {
     let error = json.get("error")?;
     let extended = error.pointer("/@Message.ExtendedInfo/0/Message").and_then(Value::as_str);
     let said = extended.or_else(|| error.get("message").and_then(Value::as_str))?;
-    Some(printable::short_line(said, MAX_SAID))
+    Some(said.to_owned())
 }
 
 /// A resource of a BMC.
