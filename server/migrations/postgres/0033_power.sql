@@ -3,16 +3,16 @@
 -- How the power of a node's machine is switched, whether it is on, and the newest thing that was asked for.
 CREATE TABLE power (
     node TEXT COLLATE "C" PRIMARY KEY REFERENCES nodes (id) ON DELETE CASCADE,
-    settings_json TEXT NOT NULL,
+    settings_json TEXT COLLATE "C" NOT NULL,
     -- Encrypted.
     password BYTEA,
     -- `on` or `off`. Empty if it is unknown.
-    state TEXT,
+    state TEXT COLLATE "C",
     state_at BIGINT,
-    act_json TEXT,
+    act_json TEXT COLLATE "C",
     -- The last act that failed, until a later one succeeds.
-    failed_json TEXT,
-    act_state TEXT,
+    failed_json TEXT COLLATE "C",
+    act_state TEXT COLLATE "C",
     -- Limit in seconds of a program that was started for the machine and is not known to have ended.
     busy_for BIGINT
 );
