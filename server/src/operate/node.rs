@@ -385,8 +385,8 @@ pub async fn decommission_node(store: &Store, reference: &str) -> Result<NodeSta
     Ok(status)
 }
 
-/// Takes a node out of service like [`decommission_node`], and has its machine switched off. Does nothing if nothing can
-/// switch it.
+/// Takes a node out of service like [`decommission_node`], and has its machine switched off. Does nothing if nothing
+/// can switch it.
 pub async fn decommission_node_and_switch_off(store: &Store, reference: &str) -> Result<NodeStatus, Error> {
     let mut transaction = store.write().await?;
     let node = decommission(&mut transaction, reference).await?;
