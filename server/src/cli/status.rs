@@ -1,5 +1,7 @@
 //! `slipway-server status`: the state of each machine.
 
+mod power;
+mod transfer;
 pub mod wait;
 
 use std::collections::HashMap;
@@ -8,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use slipway_protocol::shared::printable::{self, line, size as bytes};
+use slipway_protocol::shared::printable::{self, line};
 use slipway_protocol::{
-    BootFetch, Flag, FlagKind, NodePower, NodeState, NodeStatus, Progress, RunState, RunStatus, Severity, StepState,
-    StepStatus,
+    BootFetch, Flag, FlagKind, NodeState, NodeStatus, Progress, RunState, RunStatus, Severity, StepState, StepStatus,
 };
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{Millis, dated, now};
@@ -19,11 +20,14 @@ use slipway_server::keys::secure_boot::SecureBoot;
 use slipway_server::node::status::{self, NODE_STATES};
 use slipway_server::operate;
 use slipway_server::rules::filter::{NodeFilter, is_pattern};
+use slipway_server::rules::state;
 use slipway_server::rules::trouble::GONE;
-use slipway_server::rules::{progress, state};
 use slipway_server::site::presence;
 use slipway_server::store::Store;
 use slipway_server::store::servers::Server;
+
+use power::{power, powered};
+use transfer::{in_short, in_words};
 
 use super::run::run_table;
 use super::words::{cut_to, dash, duration, label, secure_boot, table, word};
@@ -516,54 +520,10 @@ fn without_own(progress: &str) -> String {
     }
 }
 
-/// Formats the percentage done and the remaining time.
-fn in_short(progress: &Progress) -> String {
-    let share = progress::of_step(progress).map(|percent| format!("{percent} %"));
-    let left = progress.seconds_left.map(|seconds| format!(", {} left", duration(seconds.saturating_mul(1000))));
-    share.unwrap_or_else(|| bytes(progress.bytes)) + &left.unwrap_or_default()
-}
-
-fn in_words(progress: &Progress) -> String {
-    let share = |done: u64, total: Option<u64>| match total.filter(|total| *total > 0) {
-        Some(total) => format!("{} % of {}", u128::from(done) * 100 / u128::from(total), bytes(total)),
-        None => bytes(done),
-    };
-    let mut text = share(progress.bytes, progress.total);
-    // Both are zero or unset if nothing is transferred over a network.
-    if progress.fetched > 0 || progress.fetch_total.is_some() {
-        text += &format!(", transferred {}", share(progress.fetched, progress.fetch_total));
-    }
-    if progress.rate > 0 {
-        text += &format!(", {}/s", bytes(progress.rate));
-    }
-    if let Some(seconds) = progress.seconds_left {
-        text += &format!(", {} left", duration(seconds.saturating_mul(1000)));
-    }
-    if let Some(stage) = &progress.waiting_for {
-        text += &format!(", waiting for {}", stage.in_words());
-    }
-    text
-}
-
 /// Whether the machine was in slipway a moment ago: it polls for work and has not left for an installed system.
 fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
     let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
     !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
-}
-
-/// Says whether a machine is on, and what is being done about it.
-fn powered(power: &NodePower, now: Millis) -> String {
-    let state = power.state.map_or("unknown".to_owned(), |state| state.to_string());
-    let asked = power.state_at.map(|at| format!(", asked {} ago", duration(now.saturating_sub(at))));
-    let act = power.act.as_ref().filter(|act| act.state.is_open());
-    let act = act.map(|act| format!("; the machine {}", line(&act.in_words())));
-    format!("\nPower: {state}{}{}\n", asked.unwrap_or_default(), act.unwrap_or_default())
-}
-
-/// Says what is being done with the power of a machine.
-fn power(node: &NodeStatus) -> Option<String> {
-    let act = node.power.as_ref()?.act.as_ref().filter(|act| act.state.is_open())?;
-    Some(act.in_words())
 }
 
 fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String {

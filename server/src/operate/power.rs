@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use reqwest::Url;
-
 use serde::{Deserialize, Serialize};
 use slipway_protocol::{
     Algorithm, Digest, ErrorCode, NodePower, NodeState, PowerAct, PowerBoot, PowerMode, PowerProvider, Redfish, Secret,
     SiteEventKind,
 };
-
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::{did, known_node};

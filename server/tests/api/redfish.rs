@@ -143,9 +143,9 @@ async fn a_bmc_that_answers_nonsense_is_refused_with_the_reason() {
         (Box::new(|_| ("401 Unauthorized", String::new(), String::new())), "does not let the user slipway do this"),
         (
             Box::new(|_| ok(r#"{"Systems": {"@odata.id": "https://evil.example/"}}"#)),
-            "refers to \"https://evil.example/\", which is no path on the BMC",
+            "refers to \"https://evil.example/\", which is not a path on the BMC",
         ),
-        (Box::new(|_| ok(r#"{"Systems": {"@odata.id": "//evil.example/"}}"#)), "which is no path on the BMC"),
+        (Box::new(|_| ok(r#"{"Systems": {"@odata.id": "//evil.example/"}}"#)), "which is not a path on the BMC"),
         (
             Box::new(|_| {
                 let said = r#"{"error": {"message": "no, hunter2 \u001b[31m"}}"#;
@@ -205,7 +205,7 @@ async fn a_bmc_is_told_only_what_it_offers_and_is_asked_whether_it_did() {
     })
     .await;
     bmc.set(&data, &password, &[]);
-    refuses(&["on"], "which is no path on the BMC");
+    refuses(&["on"], "which is not a path on the BMC");
     assert_eq!(bmc.told(), [""; 0]);
     // It accepts what it does not do.
     let bmc = Bmc::start(|_, path, _| ok(good(path))).await;

@@ -93,7 +93,7 @@ impl Client {
         let url = url.filter(|url| url.origin() == self.url.origin());
         let url = url.ok_or_else(|| {
             Failure::lasting(format!(
-                "the BMC refers to {:?}, which is no path on the BMC",
+                "the BMC refers to {:?}, which is not a path on the BMC",
                 printable::short_line(path, 80)
             ))
         })?;

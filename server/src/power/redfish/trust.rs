@@ -65,7 +65,7 @@ fn digest(certificate: &CertificateDer<'_>) -> String {
     format!("sha256:{}", base16ct::lower::encode_string(&Sha256::digest(certificate)))
 }
 
-/// By what a certificate is trusted.
+/// What a certificate is trusted by.
 #[derive(Debug)]
 enum By {
     /// By a CA that signed it, or because it is itself among what was given as CA: these digests. Many BMCs have a
