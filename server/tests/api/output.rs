@@ -48,11 +48,14 @@ impl Logged {
         BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
         let address = |name: &str| ready[name].as_str().unwrap().to_owned();
+        // A connection that a client keeps for later may be closed by the server in the moment in which it is used
+        // again: one on which nothing was asked, after 10 s, which is as long as the server waits for a database.
+        let client = trusting(&std::fs::read_to_string(data.join("ca.pem")).unwrap()).pool_max_idle_per_host(0);
         Self {
             https: format!("https://{}", address("https")),
             boot: format!("http://{}", address("boot")),
             metrics: ready["metrics"].as_str().map(|metrics| format!("http://{metrics}")),
-            client: trusting(&std::fs::read_to_string(data.join("ca.pem")).unwrap()).build().unwrap(),
+            client: client.build().unwrap(),
             program,
         }
     }
