@@ -158,21 +158,12 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
     let was_withdrawn = run.state == RunState::Failed && run.started_at.is_none() && node.state != NodeState::Installed;
     let has_left = has_system && (has_installed || was_withdrawn);
     let since = run.finished_at.max(system_heard_at(run))?;
-    let restarted = node.enrolled_at.filter(|_| is_here(node.last_seen, now));
+    let is_here = |seen: Millis| now.saturating_sub(seen) <= GONE;
+    let restarted = node.enrolled_at.filter(|_| node.last_seen.is_some_and(is_here));
     let waiting =
-        claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(Some(claim.last_asked), now));
+        claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(claim.last_asked));
     let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
     asked.filter(|at| has_left && *at >= since).min()
-}
-
-/// Returns whether a node's machine probably runs slipway now: it was heard from recently, and has not left for its
-/// installed system.
-pub fn is_in_slipway(node: &Node, now: Millis) -> bool {
-    is_here(node.last_seen, now) && !node.key_left
-}
-
-fn is_here(seen: Option<Millis>, now: Millis) -> bool {
-    seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
 /// Returns the boot files fetched since slipway on the machine, its installed system, or a machine that waits to be

@@ -254,7 +254,7 @@ async fn images_of(store: &Store, task: &Task) -> Result<Vec<Digest>, Error> {
 /// Its last report must not keep it from a run, because it reports again once it is given one. Its architecture stays.
 fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     let Some(known) = &node.inventory else { return Machine::default() };
-    let disks = if status::is_in_slipway(node, now) { known.disks.as_slice() } else { &[] };
+    let disks = if node.is_in_slipway(now) { known.disks.as_slice() } else { &[] };
     Machine { arch: &known.cpu.arch, disks }
 }
 

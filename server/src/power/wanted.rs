@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use crate::base::error::Error;
 use crate::base::time::{Millis, now};
-use crate::node::status::is_in_slipway;
 use crate::rules::trouble::{GONE, WAITS};
 use crate::store::nodes::Node;
 use crate::store::power::{Act, Power};
@@ -103,5 +102,5 @@ pub async fn is_here(connection: &mut Connection, power: &Power, node: &Node, no
     }
     let waits = claimants::of_node(connection, &node.id).await?;
     let waits = waits.iter().any(|claimant| now.saturating_sub(claimant.last_asked) <= WAITS);
-    Ok(waits || is_in_slipway(node, now))
+    Ok(waits || node.is_in_slipway(now))
 }

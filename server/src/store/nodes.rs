@@ -7,6 +7,7 @@ use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, Node
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::Millis;
+use crate::rules::trouble::GONE;
 use crate::store::{
     Connection, Row, database, db, enum_from_text, flags, get, json, node_changes, number, optional_json,
     optional_number, to_json, to_word,
@@ -117,6 +118,12 @@ impl Node {
     /// Returns the label for people: the node's name, or its id if it has none.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
+    }
+
+    /// Returns whether the node's machine probably runs slipway now: it was heard from recently, and has not left for
+    /// its installed system.
+    pub fn is_in_slipway(&self, now: Millis) -> bool {
+        self.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE) && !self.key_left
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ("init", "confine, drivers < network, pid1, screen < all_disks < installer < cli"),
     (
         "server",
-        "base < rules, keys < store < site < image < run < node < boot_files, power < operate < api < page < listen < \
+        "base < rules, keys < store < site < image < run, power < node < boot_files < operate < api < page < listen < \
          cli",
     ),
     ("tests", ""),

@@ -5,7 +5,6 @@ use slipway_protocol::{NodeState, SiteEventKind, StepState, StepStatus};
 
 use crate::base::error::{Error, MOST_LOGGED};
 use crate::base::time::now;
-use crate::node::status::is_in_slipway;
 use crate::rules::ipxe::Known;
 use crate::rules::state::{self, NodeEvent};
 use crate::store::history::{self, NewEvent};
@@ -41,7 +40,7 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     }
     let next = match event {
         // The machine is in slipway, whatever it had before.
-        NodeEvent::RunWithdrawn if is_in_slipway(&node, now()) => state::next(node.state, NodeEvent::TookWork),
+        NodeEvent::RunWithdrawn if node.is_in_slipway(now()) => state::next(node.state, NodeEvent::TookWork),
         event => state::next(node.state, event),
     };
     if next != node.state {
