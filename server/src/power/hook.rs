@@ -6,15 +6,18 @@
 //! 3 if it cannot tell. Whatever else it ends with is a failure, and the last line that it printed is the reason.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 use slipway_protocol::Secret;
 use slipway_protocol::shared::printable;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use crate::store::nodes::Node;
@@ -112,30 +115,24 @@ pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> 
     let mut command = Command::new("timeout");
     command.arg(format!("--kill-after={GRACE}")).arg(call.limit.to_string()).arg(&program);
     command.env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/").process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let input = whole(&input).map_err(|error| Failure::new(format!("storing the hook's input failed: {error}")))?;
+    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| Failure::new(format!("timeout(1) could not be started: {error}")))?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
-    let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (mut out, mut err) = (Tail::default(), Tail::default());
     let reading = async { tokio::join!(out.fill(stdout), err.fill(stderr)) };
-    let talking = async {
-        if let Some(mut stdin) = stdin.take() {
-            // A hook that does not read everything is not wrong.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
-        child.wait().await
-    };
     let ended = {
-        let (mut reading, mut talking) = (std::pin::pin!(reading), std::pin::pin!(talking));
+        let (mut reading, mut waiting) = (std::pin::pin!(reading), std::pin::pin!(child.wait()));
         let both = async {
             tokio::select! {
-                ended = &mut talking => {
+                ended = &mut waiting => {
                     // What it left running may keep its output open.
                     let _ = tokio::time::timeout(LAST_WORDS, &mut reading).await;
                     ended
                 }
-                _ = &mut reading => talking.await,
+                _ = &mut reading => waiting.await,
             }
         };
         tokio::time::timeout(longest(call.limit), both).await
@@ -151,6 +148,15 @@ pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> 
         124 | 137 => Err(too_late()),
         code => Ok(Ended { code, said }),
     }
+}
+
+/// Returns a file with the input of a hook, in memory. The input is whole before the hook starts: a hook that outlives
+/// a killed server must not act on the half of it, or on nothing.
+fn whole(input: &str) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("hook", MemfdFlags::CLOEXEC)?);
+    file.write_all(input.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Returns what a hook is told about a machine. `options` are those of its node.
