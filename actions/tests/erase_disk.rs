@@ -80,7 +80,7 @@ fn a_disk_that_cannot_be_erased_as_asked_falls_back_only_as_far_as_it_may() {
 /// Erases every matching disk, by a workflow with `choose: all`.
 fn erase_all() -> Action {
     let disk = DiskHints { choose: DiskChoice::All, ..DiskHints::default() };
-    Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Zero, fallback: Vec::new() })
+    Action::EraseDisk(EraseDisk { disk, mode: EraseMode::Zero, ..EraseDisk::default() })
 }
 
 #[test]
@@ -113,6 +113,27 @@ fn all_disks_are_erased_with_a_result_for_each_and_none_is_left_out_silently() {
     assert!(outcome.summary.ends_with("; skipped 3"), "{}", outcome.summary);
     let last = reports.progress.last().unwrap();
     assert_eq!((last.bytes, last.total), (50 * MIB as u64, Some(50 * MIB as u64)));
+}
+
+#[test]
+fn nothing_is_erased_if_a_disk_that_stays_would_be_skipped() {
+    let mut bench = Bench::new(20 * MIB);
+    for name in ["card", "medium", "protected"] {
+        bench.add_disk(name, 20 * MIB);
+    }
+    let Action::EraseDisk(erase) = erase_all() else { panic!("another action") };
+    let strict = Action::EraseDisk(EraseDisk { strict: true, ..erase });
+    bench.disks[3].disk.read_only = true;
+    let error = chain(&bench.run(&strict).0.unwrap_err());
+    let expect = format!("{}: skipped: it is write-protected; unplug", bench.path("protected").display());
+    assert!(error.contains("nothing was erased") && error.contains(&expect), "{error}");
+    assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "nothing was written");
+    // What is no disk of the machine is skipped all the same.
+    bench.disks[1].disk.removable = true;
+    bench.disks[2].boot_medium = Some("slipway started from it".to_owned());
+    bench.disks[3].disk.removable = true;
+    let outcome = bench.run(&strict).0.unwrap().outcome;
+    assert!(outcome.summary.ends_with("; skipped 3"), "{}", outcome.summary);
 }
 
 #[test]

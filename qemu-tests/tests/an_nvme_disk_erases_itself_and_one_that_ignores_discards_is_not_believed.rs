@@ -18,7 +18,7 @@ fn an_nvme_disk_erases_itself_and_one_that_ignores_discards_is_not_believed() ->
         bench.register()?;
         let erase = |serial: &str, mode, fallback: &[EraseMode]| {
             let disk = DiskHints { serial: serial.parse().ok(), ..DiskHints::default() };
-            Action::EraseDisk(EraseDisk { disk, mode, fallback: fallback.to_vec() })
+            Action::EraseDisk(EraseDisk { disk, mode, fallback: fallback.to_vec(), ..EraseDisk::default() })
         };
         bench.start_run(&[
             step("nvme", erase("nvme-1", EraseMode::Secure, &[])),

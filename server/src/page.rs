@@ -17,6 +17,7 @@ mod live;
 mod multipart;
 mod new_image;
 mod node;
+mod offers;
 mod power;
 mod reasons;
 mod retry;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Instant;
 
-use slipway_protocol::{Disk, DiskChoice, DiskErasure, DiskHints, EraseDisk, EraseMode, Erasure, Outcome};
+use slipway_protocol::{Disk, DiskChoice, DiskErasure, EraseDisk, EraseMode, Erasure, Outcome};
 
 use crate::action::{Done, Next};
 use crate::disk::choose;
@@ -41,7 +41,7 @@ struct Erased {
 type Erasing = Result<(Erasure, Vec<String>), Error>;
 
 pub(crate) fn run(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Result<Done, Error> {
-    let (disks, skipped) = find(&inputs.disk, machine, report)?;
+    let (disks, skipped) = find(inputs, machine, report)?;
     let mut opened = Vec::new();
     for disk in &disks {
         // One after the other, because the layers to take down may span several disks.
@@ -102,17 +102,23 @@ fn summary(disks: &[DiskErasure]) -> String {
 }
 
 /// Finds the chosen disks, and those that match but are skipped. Each is reported with the reason.
-fn find(hints: &DiskHints, machine: &dyn Machine, report: Tell) -> Result<(Vec<Disk>, Vec<DiskErasure>), Error> {
-    let (hints, candidates) = choose::resolve(hints, machine)?;
+fn find(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Result<(Vec<Disk>, Vec<DiskErasure>), Error> {
+    let (hints, candidates) = choose::resolve(&inputs.disk, machine)?;
     let chosen = choose::choose_all(&hints, &candidates).map_err(|reason| Error::ChooseDisk { reason })?;
     for (disk, reason) in &chosen {
         report(Report::Note(format!("chose {}: {reason}", choose::describe(disk))));
     }
     let disks: Vec<Disk> = chosen.into_iter().map(|(disk, _)| disk.clone()).collect();
-    let mut skipped = match hints.choose {
+    let protected = match hints.choose {
         DiskChoice::All => skipped::protected(&hints, &candidates, &disks),
         _ => Vec::new(),
     };
+    let kept = protected.iter().filter(|disk| inputs.strict && disk.stays).map(|disk| disk.result.in_words());
+    let kept: Vec<String> = kept.collect();
+    if !kept.is_empty() {
+        return Err(EraseError::Incomplete(kept).into());
+    }
+    let mut skipped: Vec<DiskErasure> = protected.into_iter().map(|disk| disk.result).collect();
     skipped.extend(skipped::boot_partitions("/sys".as_ref(), &disks));
     for disk in &skipped {
         if let Erasure::Skipped { reason } = &disk.result {

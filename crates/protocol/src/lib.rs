@@ -32,7 +32,7 @@ pub use operator::history::{SiteEvent, SiteEventKind};
 pub use operator::power::{
     NodePower, PowerAct, PowerActState, PowerActStatus, PowerBoot, PowerMode, PowerProvider, PowerState, Redfish,
 };
-pub use operator::status::{Installed, NodeStatus, RunState, RunStatus, StepState, StepStatus, UsualStep};
+pub use operator::status::{Afterwards, Installed, NodeStatus, RunState, RunStatus, StepState, StepStatus, UsualStep};
 pub use shared::digest::{Algorithm, Digest};
 pub use shared::error::{ErrorBody, ErrorCode};
 pub use shared::identity::Identity;

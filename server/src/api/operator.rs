@@ -4,7 +4,9 @@ use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Comparison, ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, SiteStatus, Step};
+use slipway_protocol::{
+    Afterwards, Comparison, EraseMode, ErrorBody, ErrorCode, Event, NodeStatus, RunStatus, SiteStatus, Step,
+};
 
 use crate::api::App;
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
@@ -126,22 +128,31 @@ pub struct Decommission {
     /// Whether its machine is switched off. Default: no.
     #[serde(default)]
     power_off: bool,
+    /// How thoroughly all its disks are erased before, by a run. Left out, the disks stay as they are.
+    #[param(inline)]
+    erase: Option<EraseMode>,
 }
 
-/// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed.
+/// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed. With
+/// `erase`, this happens when a run has erased all its disks; if that run fails, the node stays in service.
 #[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path), Decommission),
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off; nothing was done.")))]
+        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off, or is out of service already; nothing was done.")))]
 pub async fn decommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
     OperatorQuery(how): OperatorQuery<Decommission>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
-    Ok(Dated(match how.power_off {
-        true => operate::decommission_node_and_switch_off(&app.store, &node).await?,
-        false => operate::decommission_node(&app.store, &node).await?,
+    Ok(Dated(match (how.erase, how.power_off) {
+        (Some(mode), off) => {
+            let new = NewRun { replace: true, ..NewRun::erasing(mode, Afterwards::decommission(off)) };
+            let run = operate::start_run(&app.store, app.keys().authority.pem(), &node, new).await?;
+            operate::show_node(&app.store, &run.node).await?
+        }
+        (None, true) => operate::decommission_node_and_switch_off(&app.store, &node).await?,
+        (None, false) => operate::decommission_node(&app.store, &node).await?,
     }))
 }
 

@@ -6,12 +6,13 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use slipway_protocol::shared::identity::IdentifierKind;
 use slipway_protocol::shared::printable::size;
-use slipway_protocol::{DiskHints, Identity, Network, NodeStatus, Proof};
+use slipway_protocol::{Afterwards, DiskHints, EraseMode, Identity, Network, NodeStatus, Proof};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
+use slipway_server::keys::ca;
 use slipway_server::keys::jwt::Signer;
 use slipway_server::node::status::{self as node_status, is_stranger};
-use slipway_server::operate::{self, LogType, NewNode, NodeChange};
+use slipway_server::operate::{self, LogType, NewNode, NewRun, NodeChange};
 use slipway_server::store::Store;
 use slipway_server::store::logs::LoggedBoot;
 
@@ -52,9 +53,19 @@ Examples:
     },
     /// Take a machine out of service: its credentials are refused and its run is ended. When it connects again, it is
     /// unknown.
+    #[command(after_help = "\
+Examples:
+  slipway-server node decommission web1
+  slipway-server node decommission web1 --erase --power-off
+  slipway-server node decommission web1 --erase=discard")]
     Decommission {
         /// Id or name.
         node: String,
+        /// Erase all disks of the machine first; it goes out of service when that succeeded. A disk that cannot do the
+        /// mode is overwritten with zeros. Without MODE: secure.
+        #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
+            default_missing_value = "secure")]
+        erase: Option<EraseMode>,
         /// Switch the machine off, without telling its operating system.
         #[arg(long)]
         power_off: bool,
@@ -245,7 +256,19 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
         }
-        NodeCommand::Decommission { node, power_off, yes } => {
+        NodeCommand::Decommission { node, erase: Some(mode), power_off, yes } => {
+            let (then, ca) = (Afterwards::decommission(power_off), ca::anchors(data)?);
+            let new = NewRun { replace: true, ..NewRun::erasing(mode, then) };
+            let plan = async || operate::plan_run(store, &ca, &node, new.clone()).await;
+            yes.ask_for_run("erasing the machine and taking it out of service", plan).await?;
+            let run = operate::start_run(store, &ca, &node, new).await?;
+            print_line(&format!(
+                "run {} erases {node}; when it succeeded, {}: `status {node}` says how far that is",
+                run.id,
+                then.in_words()
+            ))
+        }
+        NodeCommand::Decommission { node, erase: None, power_off, yes } => {
             let known = operate::show_node(store, &node).await?;
             yes.ask("taking the machine out of service", &ask::decommission(&known, power_off))?;
             let reference = if is_stranger(&known) { &node } else { &known.id };

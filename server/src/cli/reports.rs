@@ -174,6 +174,7 @@ mod tests {
                 phoned_home_at: None,
                 phone_home: Default::default(),
                 os: None,
+                afterwards: None,
                 image: None,
                 steps: Vec::new(),
                 external_steps,

@@ -8,7 +8,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Chosen, ComparedRun, Comparison, RunState, RunStatus, Step, StepState, StepStatus};
+use slipway_protocol::{
+    Chosen, ComparedRun, Comparison, DiskErasure, RunState, RunStatus, Step, StepState, StepStatus,
+};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::{now, utc};
 use slipway_server::keys::ca;
@@ -209,7 +211,9 @@ fn run_lines(run: &RunStatus, node: &str, workflow: &[Step]) -> String {
         ("Fetched", time(run.started_at)),
         ("Ended", time(run.finished_at)),
     ];
-    let mut text: String = facts.iter().map(|(name, value)| format!("{name:<10}  {}\n", line(value))).collect();
+    let then = run.afterwards.map(|then| ("Afterwards", then.in_words().to_owned()));
+    let mut text: String =
+        facts.iter().chain(&then).map(|(name, value)| format!("{name:<10}  {}\n", line(value))).collect();
     for (number, (step, status)) in (1..).zip(workflow.iter().zip(&run.steps)) {
         text += &format!("\n{number} {} ({}): {}", line(&step.name), step.action.name(), word(&status.state));
         if let (Some(began), Some(ended)) = (status.started_at, status.finished_at) {
@@ -222,7 +226,8 @@ fn run_lines(run: &RunStatus, node: &str, workflow: &[Step]) -> String {
         text += &options(step);
         let said = status.outcome.iter().map(|outcome| outcome.summary.clone());
         let said = said.chain(status.failure.iter().map(|failure| failure.in_one_line()));
-        said.filter(|said| !said.is_empty()).for_each(|said| text += &format!("    -> {}\n", line(&said)));
+        let disks = status.outcome.iter().flat_map(|outcome| &outcome.disks).map(DiskErasure::in_words);
+        said.chain(disks).filter(|said| !said.is_empty()).for_each(|said| text += &format!("    -> {}\n", line(&said)));
     }
     text
 }

@@ -173,9 +173,10 @@ pub async fn run(store: &Store, data: &DataDir, options: Options) -> anyhow::Res
                 nodes
             }
         };
-        if options.wait.is_some() && awaited.is_none() {
-            let ids: Vec<String> =
-                nodes.iter().filter(|node| is_in_service(node)).map(|node| node.id.clone()).collect();
+        if let Some(state) = options.wait.filter(|_| awaited.is_none()) {
+            // Those that are out of service never get anywhere else.
+            let may_get_there = |node: &&NodeStatus| state == Awaited::Decommissioned || is_in_service(node);
+            let ids: Vec<String> = nodes.iter().filter(may_get_there).map(|node| node.id.clone()).collect();
             ensure!(!ids.is_empty(), "waiting for machines: none is selected; see `slipway-server status`");
             nodes.retain(|node| ids.contains(&node.id));
             awaited = Some(ids);

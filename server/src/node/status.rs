@@ -24,7 +24,7 @@ use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, extern
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
 /// All states, so that monitoring sees those too that nothing is in.
-pub const NODE_STATES: [NodeState; 9] = [
+pub const NODE_STATES: [NodeState; 10] = [
     NodeState::Registered,
     NodeState::Held,
     NodeState::Enrolled,
@@ -33,6 +33,7 @@ pub const NODE_STATES: [NodeState; 9] = [
     NodeState::Booting,
     NodeState::Running,
     NodeState::Failed,
+    NodeState::Terminating,
     NodeState::Decommissioned,
 ];
 const RUN_STATES: [RunState; 4] = [RunState::Pending, RunState::Running, RunState::Succeeded, RunState::Failed];
@@ -160,8 +161,7 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
     let since = run.finished_at.max(system_heard_at(run))?;
     let is_here = |seen: Millis| now.saturating_sub(seen) <= GONE;
     let restarted = node.enrolled_at.filter(|_| node.last_seen.is_some_and(is_here));
-    let waiting =
-        claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(claim.last_asked));
+    let waiting = claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(claim.last_asked));
     let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
     asked.filter(|at| has_left && *at >= since).min()
 }
@@ -200,6 +200,7 @@ pub fn of_run(run: Run, now: Millis) -> RunStatus {
         phone_home: run.phone_home,
         os: run.os,
         image: run.image,
+        afterwards: run.afterwards,
         steps: run.progress.steps,
         external_steps: Vec::new(),
         boot: None,

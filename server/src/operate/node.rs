@@ -14,8 +14,7 @@ use super::tpm::registered_tpm;
 use super::{check_keys, check_name, did, known_node};
 use crate::base::error::Error;
 use crate::base::time::now;
-use crate::node::reports::secrets;
-use crate::node::status;
+use crate::node::{decommission, status};
 use crate::power;
 use crate::rules::state::{self, NodeEvent};
 use crate::run::new_run::check_disk;
@@ -398,19 +397,7 @@ pub async fn decommission_node_and_switch_off(store: &Store, reference: &str) ->
 
 async fn decommission(transaction: &mut Transaction, reference: &str) -> Result<Node, Error> {
     let mut node = known_node(transaction, reference).await?;
-    node.released = false;
-    node.armed = false;
-    node.state = state::next(node.state, NodeEvent::Decommissioned);
-    nodes::save(transaction, &node).await?;
-    if let Some(mut run) = runs::newest_of(transaction, &node.id).await? {
-        state::end(&mut run.progress, "the node was taken out of service", now());
-        runs::update(transaction, &run).await?;
-    }
-    secrets::forget_of_node(transaction, &node.id).await?;
-    if let Some(mut power) = power_store::get_by_node(transaction, &node.id).await? {
-        power::ask::withdraw(transaction, &mut power, "the node was taken out of service").await?;
-        power_store::save(transaction, &power).await?;
-    }
+    decommission::decommission(transaction, &mut node).await?;
     let event = NewEvent::new("the node was taken out of service").of(&node);
     did(transaction, SiteEventKind::Operator, event).await?;
     Ok(node)

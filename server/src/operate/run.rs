@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use slipway_protocol::{
-    Action, Digest, Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState, RunStatus, SiteEventKind, Step,
-    StepState,
+    Action, Afterwards, Digest, Disk, DiskHints, ErrorCode, NodeState, NodeStatus, RunState, RunStatus, SiteEventKind,
+    Step, StepState,
 };
 
 use super::{did, known_node, request};
@@ -50,7 +50,7 @@ pub(super) async fn start(
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let id = random::id();
     let request = request::seal(store, &id, &new)?;
-    let leaves_power = new.no_power;
+    let (leaves_power, afterwards) = (new.no_power, new.afterwards);
     let now = now();
     let mut transaction = store.write().await?;
     check_retried(&mut transaction, reference, retried).await?;
@@ -62,14 +62,17 @@ pub(super) async fn start(
     let again = retried.map(|run| format!(": it tries run {run} again")).unwrap_or_default();
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
     let settings = settings(&composed);
-    let run = insert(&mut transaction, &node, &id, os, composed, now).await?;
+    let run = Run { os, afterwards, ..pending(&node, &id, &composed, now) };
+    insert(&mut transaction, &run, composed, now).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
     run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
     nodes::save(&mut transaction, &node).await?;
-    let event = NewEvent::new(format!("run {} {what}{again}", run.id)).of_run(&run);
+    let then =
+        afterwards.map(|afterwards| format!("; when it succeeded, {}", afterwards.in_words())).unwrap_or_default();
+    let event = NewEvent::new(format!("run {} {what}{again}{then}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     if !leaves_power {
         power::ask::boot(&mut transaction, &node, &run).await?;
@@ -91,6 +94,8 @@ pub struct Plan {
     pub replaced: Option<String>,
     /// Whether the machine is switched on, and off before if it is on.
     pub boots: bool,
+    /// What becomes of the node once the run succeeded.
+    pub afterwards: Option<Afterwards>,
     /// The options of its steps, with a few digits in place of each secret.
     pub settings: Named,
 }
@@ -128,7 +133,7 @@ pub(super) async fn plan(
     retried: Option<&str>,
 ) -> Result<Plan, Error> {
     let seen = examine(store, images_of(store, &new.task).await?).await?;
-    let leaves_power = new.no_power;
+    let (leaves_power, afterwards) = (new.no_power, new.afterwards);
     let mut connection = store.read().await?;
     check_retried(&mut connection, reference, retried).await?;
     let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
@@ -136,7 +141,7 @@ pub(super) async fn plan(
     let destroyed = destroyed(&composed.steps, disks);
     let (replaced, settings) = (replaced.map(|run| run.id), settings(&composed));
     let boots = !leaves_power && power::ask::would_boot(&mut connection, &node).await?;
-    Ok(Plan { destroyed, replaced, settings, boots, node: status::one(&mut connection, node).await? })
+    Ok(Plan { destroyed, replaced, settings, boots, afterwards, node: status::one(&mut connection, node).await? })
 }
 
 fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
@@ -190,6 +195,10 @@ async fn ready(
         let message = format!("node {} is out of service", node.label());
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
+    let afterwards = new.afterwards;
+    if afterwards == Some(Afterwards::DecommissionAndPowerOff) {
+        power::ask::switch(connection, &node).await?;
+    }
     let newest = runs::newest_of(connection, &node.id).await?;
     let replaced = newest.filter(|run| state::is_open(run.progress.state));
     if let Some(run) = replaced.as_ref().filter(|_| !new.replace) {
@@ -197,6 +206,15 @@ async fn ready(
             "node {} has not finished run {} yet; to end that run as failed, replace it (--replace)",
             node.label(),
             run.id
+        );
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
+    if let Some(run) = replaced.as_ref().filter(|run| run.afterwards.is_some() && afterwards.is_some()) {
+        // A disk that erases itself does not stop for another run.
+        let message = format!(
+            "run {0} erases node {1} already; to begin again, cancel it (`run cancel {0}`)",
+            run.id,
+            node.label()
         );
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
@@ -212,6 +230,12 @@ async fn ready(
     }
     let loaded = Loaded { node: &node, system, facts: &facts, ca };
     let composed = compose(new, loaded, &Secrets::draw())?;
+    if afterwards.is_some() && !composed.steps.iter().all(|step| matches!(step.action, Action::EraseDisk(_))) {
+        // A system that was installed could report to nobody, and would not get what is kept for it.
+        let message = "`afterwards` is for runs that do nothing but erase disks: leave it out, or leave out the other \
+                       steps";
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
     if let Some(foreseen) = foresee(seen, &facts, machine_of(&node, now), &composed.steps) {
         // The run would fail once the disk was erased.
         let message = format!("{} would fail: {}", foreseen.place(&composed.steps), foreseen.problem);
@@ -258,29 +282,22 @@ fn machine_of(node: &Node, now: Millis) -> Machine<'_> {
     Machine { arch: &known.cpu.arch, disks }
 }
 
-/// Stores a new run, the external steps it expects, and the token of its boot reporter.
-async fn insert(
-    connection: &mut Connection,
-    node: &Node,
-    id: &str,
-    os: Option<String>,
-    composed: Composed,
-    now: Millis,
-) -> Result<Run, Error> {
+/// Returns a run that no machine has fetched yet.
+fn pending(node: &Node, id: &str, composed: &Composed, now: Millis) -> Run {
     let written = |step: &Step| match &step.action {
         Action::StreamImage(stream) => stream.digest.clone(),
         _ => None,
     };
     let image = composed.steps.iter().find_map(written);
-    let run = Run {
+    Run {
         id: id.to_owned(),
         node: node.id.clone(),
         progress: state::pending(&composed.steps),
-        workflow: composed.steps,
+        workflow: composed.steps.clone(),
         last_seq: 0,
         require: composed.require,
         event_bytes: 0,
-        phone_home_hash: composed.phone_home_hash,
+        phone_home_hash: composed.phone_home_hash.clone(),
         phone_home: BTreeMap::new(),
         created_at: now,
         started_at: None,
@@ -290,18 +307,23 @@ async fn insert(
         has_metadata_url: false,
         forgotten: false,
         restored: false,
-        os,
+        os: None,
         image,
+        afterwards: None,
         begins: 0,
         destroyed: false,
-    };
-    runs::insert(connection, &run, &composed.instances).await?;
-    external_steps::expect(connection, id, &composed.known_steps).await?;
+    }
+}
+
+/// Stores a new run, the external steps it expects, and the token of its boot reporter.
+async fn insert(connection: &mut Connection, run: &Run, composed: Composed, now: Millis) -> Result<(), Error> {
+    runs::insert(connection, run, &composed.instances).await?;
+    external_steps::expect(connection, &run.id, &composed.known_steps).await?;
     let tokens = composed.boot_hash.iter().map(|hash| (hash, Purpose::Boot));
     for (hash, purpose) in tokens.chain(composed.image_hashes.iter().map(|hash| (hash, Purpose::Image))) {
-        run_tokens::insert(connection, hash, id, purpose, now).await?;
+        run_tokens::insert(connection, hash, &run.id, purpose, now).await?;
     }
-    Ok(run)
+    Ok(())
 }
 
 /// Ends a run because of another one.

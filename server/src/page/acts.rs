@@ -1,5 +1,5 @@
-//! What operators do to nodes: one or many. A page says what it will do to which disk and asks; what it then does is
-//! exactly what it said, to exactly these nodes. If it would say something else by then, nothing is done.
+//! Pages on which operators act on nodes, one or many. A page says what it will do to which disk and asks; what it then
+//! does is exactly what it said, to exactly these nodes. If it would say something else by then, nothing is done.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{Disk, ErrorCode, NodeState, NodeStatus, PowerMode, RunState};
+use slipway_protocol::{Afterwards, Disk, DiskHints, EraseMode, ErrorCode, NodeState, NodeStatus, RunState};
 
 use crate::api::answer::UrlPath;
 use crate::base::error::Error;
@@ -21,6 +21,7 @@ use crate::page::disks::{disks_of, erases};
 use crate::page::forms;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
+use crate::page::offers::{Act, has_open_run, is_switched};
 use crate::page::rows::{name, path, reference};
 use crate::page::session::{Act as Sent, Fields, Visitor};
 use crate::page::view::View;
@@ -34,157 +35,6 @@ use crate::store::{Store, systems, to_json};
 const MOST: usize = 1000;
 /// Up to this many nodes are looked up one by one; more are found faster by reading all.
 const FEW: usize = 20;
-
-/// Something that operators do to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Start a run that installs an operating system.
-    Start,
-    /// End the run.
-    Cancel,
-    /// Confirm a run of a restored backup.
-    Confirm,
-    /// Let the machine in.
-    Release,
-    /// Take the node out of service.
-    Decommission,
-    /// Put it back into service.
-    Recommission,
-    /// Remove the node with all that is stored of it.
-    Remove,
-    /// Set where the node is, and its labels.
-    Label,
-}
-
-impl Act {
-    const ALL: [Self; 8] = [
-        Self::Start,
-        Self::Cancel,
-        Self::Confirm,
-        Self::Release,
-        Self::Label,
-        Self::Decommission,
-        Self::Recommission,
-        Self::Remove,
-    ];
-    /// What the table of nodes offers for many of them.
-    pub const OF_MANY: [Self; 5] = [Self::Start, Self::Cancel, Self::Release, Self::Label, Self::Decommission];
-
-    /// Its name in URLs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Cancel => "cancel",
-            Self::Confirm => "confirm",
-            Self::Release => "release",
-            Self::Decommission => "decommission",
-            Self::Recommission => "recommission",
-            Self::Remove => "remove",
-            Self::Label => "label",
-        }
-    }
-
-    fn from_word(word: &str) -> Result<Self, Error> {
-        let unknown = || Error::refused(ErrorCode::NotFound, "there is nothing at this path");
-        Self::ALL.into_iter().find(|act| act.word() == word).ok_or_else(unknown)
-    }
-
-    /// What the button says.
-    pub fn verb(self) -> &'static str {
-        match self {
-            Self::Start => "Start run",
-            Self::Cancel => "Cancel run",
-            Self::Confirm => "Confirm run",
-            Self::Release => "Release",
-            Self::Decommission => "Decommission",
-            Self::Recommission => "Recommission",
-            Self::Remove => "Remove",
-            Self::Label => "Set site and labels",
-        }
-    }
-
-    /// How the form refers to a node: by the claim code of the machine that the operator saw, if one is to be let in,
-    /// so that no other machine is.
-    fn reference(self, node: &NodeStatus) -> String {
-        match &node.claim_code {
-            Some(code) if self == Self::Release => code.clone(),
-            _ => reference(node),
-        }
-    }
-
-    /// Whether data is lost, so that the operator has to type what is meant.
-    fn loses_data(self) -> bool {
-        matches!(self, Self::Start | Self::Remove)
-    }
-
-    /// Says why this cannot be done to a node. `None` if it can.
-    fn obstacle(self, node: &NodeStatus) -> Option<String> {
-        let run = node.run.as_ref();
-        let waits = node.claims.iter().any(|claim| node.claim_code.as_ref() == Some(&claim.code));
-        let stranger = || is_stranger(node).then(|| "it is not a node yet: release it first".to_owned());
-        let out = || (node.state == NodeState::Decommissioned).then(|| "the node is out of service".to_owned());
-        match self {
-            Self::Start => stranger().or_else(out),
-            Self::Cancel => stranger().or_else(|| (!has_open_run(node)).then(|| "no run is in progress".to_owned())),
-            Self::Confirm => {
-                let held = run.is_some_and(|run| run.restored);
-                (!held).then(|| "no run of a restored backup waits".to_owned())
-            }
-            Self::Release if waits => None,
-            Self::Release => out().or_else(|| node.released.then(|| "it is released already".to_owned())),
-            Self::Decommission => stranger().or_else(out),
-            Self::Recommission => {
-                (node.state != NodeState::Decommissioned).then(|| "the node is in service".to_owned())
-            }
-            Self::Label => stranger(),
-            Self::Remove => {
-                let may = matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned);
-                (!may).then(|| "the node is in service: decommission it first".to_owned())
-            }
-        }
-    }
-
-    /// Says what this will do, apart from disks.
-    fn effect(self, node: &NodeStatus) -> String {
-        match self {
-            Self::Start => {
-                let power = node.power.as_ref().filter(|power| power.mode != PowerMode::Disabled);
-                let boots = power.map_or(
-                    "or when it boots slipway",
-                    |_| "or else switches the machine on, or off and on again, to boot slipway",
-                );
-                format!("Installs the operating system at the machine's next poll, {boots}.")
-            }
-            Self::Cancel if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) => {
-                "Ends the run as failed. The machine has not fetched it, so nothing else changes.".to_owned()
-            }
-            Self::Cancel => "Ends the run as failed. The machine stops where it is, and waits in slipway; a disk that \
-                             was being written does not boot."
-                .to_owned(),
-            Self::Confirm => "The machine gets the run, which came from a backup, and does all its steps.".to_owned(),
-            Self::Release => match node.claims.iter().find(|claim| node.claim_code.as_ref() == Some(&claim.code)) {
-                Some(claim) => format!("Lets the machine at {} in, with its key and no other.", claim.address),
-                None => "Lets in the first machine that has the node's identifiers.".to_owned(),
-            },
-            Self::Decommission => "Its credentials are refused from now on, and its run ends as failed. The installed \
-                                   system and its disks stay as they are."
-                .to_owned(),
-            Self::Recommission => "Registers it again, with its name, settings and history. Its machine enrols again, \
-                                   and waits to be released."
-                .to_owned(),
-            Self::Label => {
-                let labels = node.labels.iter().map(|(key, value)| format!("{key}={value}"));
-                let site = node.site.as_ref().map(|site| format!("site {site}"));
-                let now = site.into_iter().chain(labels).collect::<Vec<_>>().join(", ");
-                if now.is_empty() { "Has neither yet.".to_owned() } else { line(&format!("Has {now}.")).into_owned() }
-            }
-            Self::Remove if is_stranger(node) => "Forgets the machine until it asks again.".to_owned(),
-            Self::Remove => "Removes the node with its runs and logs from this server. The machine's disks stay as \
-                             they are."
-                .to_owned(),
-        }
-    }
-}
 
 /// The buttons of a node, each that is not possible with its reason.
 pub fn buttons(node: &NodeStatus) -> Markup {
@@ -217,11 +67,6 @@ fn may_retry(node: &NodeStatus) -> bool {
     node.state != NodeState::Decommissioned && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed)
 }
 
-/// Whether a node has a run that has not ended.
-fn has_open_run(node: &NodeStatus) -> bool {
-    node.run.as_ref().is_some_and(|run| state::is_open(run.state))
-}
-
 /// What the page said of an act on a node, in short: the same only as long as it would say the same. `None` for what
 /// does not depend on runs and disks.
 fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> {
@@ -229,18 +74,19 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
         return None;
     }
     let run = node.run.as_ref().map(|run| (&run.id, state::is_open(run.state)));
-    let hints = |system: &System| node.disk.clone().unwrap_or_else(|| system.disk.clone());
-    let possible = |system| possible(&hints(system), disks_of(node)).into_iter().map(Disk::in_words).collect();
-    let disks: Option<Vec<String>> = system.map(possible);
-    let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system)));
+    let possible = |hints| possible(&hints, disks_of(node)).into_iter().map(Disk::in_words).collect();
+    let disks: Option<Vec<String>> = erased_hints(act, node, system).map(possible);
+    let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system, is_switched(node))));
     hash.truncate(16);
     Some(format!("{}:{hash}", act.reference(node)))
 }
 
-/// Says which disk a run will be installed on, as far as it is known.
-fn target(node: &NodeStatus, system: &System) -> Markup {
-    let hints = node.disk.as_ref().unwrap_or(&system.disk);
-    erases(&erased(hints, disks_of(node)))
+/// Returns the hints for the disks that an act erases, if it erases any.
+fn erased_hints(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<DiskHints> {
+    match act {
+        Act::Erase => Some(DiskHints::all()),
+        _ => system.map(|system| node.disk.as_ref().unwrap_or(&system.disk).clone()),
+    }
 }
 
 /// Nodes that are meant, and those that cannot be found.
@@ -382,8 +228,9 @@ fn subject(nodes: &[(String, NodeStatus)]) -> String {
 fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) -> Markup {
     let nodes = || meant.nodes.iter().map(|(_, node)| node);
     let able: Vec<&NodeStatus> = nodes().filter(|node| act.obstacle(node).is_none()).collect();
-    let replaced = |node: &NodeStatus| act == Act::Start && has_open_run(node);
+    let replaced = |node: &NodeStatus| matches!(act, Act::Start | Act::Erase) && has_open_run(node);
     let phrase = phrase(&able);
+    let switches = matches!(act, Act::Decommission | Act::Erase) && able.iter().any(|node| is_switched(node));
     html! {
         h1 { (act.verb()) ": " (subject(&meant.nodes)) @if let Some(system) = system { " with " (system.name) } }
         form.edit method="post" action={ "/act/" (act.word()) } {
@@ -401,7 +248,10 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                                     input type="hidden" name="said" value=(said);
                                 }
                                 (act.effect(node)) " "
-                                @if let Some(system) = system { (target(node, system)) }
+                                @if let Some(hints) = erased_hints(act, node, system) {
+                                    (erases(&erased(&hints, disks_of(node))))
+                                }
+                                @if switches && !is_switched(node) { " Nothing can switch it off." }
                                 @if replaced(node) { span.warn { " ▲ Its unfinished run ends as failed." } }
                             },
                         }
@@ -419,6 +269,9 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                     }
                 }
                 @if act == Act::Label { (label_fields()) }
+                @if switches {
+                    (forms::tick("power_off", "Switch the machine off when it is out of service", false))
+                }
                 @if act.loses_data() {
                     label {
                         span {
@@ -561,6 +414,8 @@ async fn one(
     fields: &Fields,
 ) -> Result<Option<String>, Error> {
     let store = &visitor.store;
+    // Of many machines, those are switched off that can be.
+    let power_off = fields.ticked("power_off") && is_switched(node);
     match act {
         Act::Start => {
             let task = Task::Os(fields.text("os").to_owned());
@@ -572,7 +427,13 @@ async fn one(
         Act::Release => {
             return Ok(Some(operate::release_node(store, reference, fields.given("name")).await?.id));
         }
+        Act::Decommission if power_off => drop(operate::decommission_node_and_switch_off(store, reference).await?),
         Act::Decommission => drop(operate::decommission_node(store, reference).await?),
+        Act::Erase => {
+            let erasing = NewRun::erasing(EraseMode::Secure, Afterwards::decommission(power_off));
+            let new = NewRun { replace: has_open_run(node), ..erasing };
+            operate::start_run(store, visitor.keys().authority.pem(), reference, new).await?;
+        }
         Act::Recommission => drop(operate::recommission_node(store, reference, false).await?),
         Act::Label => drop(operate::change_node(store, reference, label_change(node, fields)?).await?),
         Act::Remove => {

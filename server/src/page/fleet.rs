@@ -9,10 +9,10 @@ use slipway_protocol::Flag;
 
 use crate::base::time::{Millis, rfc3339};
 use crate::operate;
-use crate::page::acts::Act;
 use crate::page::answer::{Failed, Html};
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::{Live, Snapshot};
+use crate::page::offers::Act;
 use crate::page::reasons::{self, Reason};
 use crate::page::rows::Row;
 use crate::page::session::Visitor;

@@ -36,7 +36,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const WHOLE: Duration = Duration::from_secs(30);
 
 /// States in the order in which a machine goes through them.
-const STATES: [NodeState; 8] = [
+const STATES: [NodeState; 9] = [
     NodeState::Registered,
     NodeState::Held,
     NodeState::Enrolled,
@@ -45,6 +45,7 @@ const STATES: [NodeState; 8] = [
     NodeState::Installed,
     NodeState::Running,
     NodeState::Failed,
+    NodeState::Terminating,
 ];
 
 /// All rows at one time.
@@ -191,12 +192,17 @@ async fn changed(app: &App, before: &Snapshot) -> Result<Changed, Error> {
     // A sign of life may end the reason for which a row is flagged. A claim may be forgotten without a word.
     let is_restless = |(row, at): &(&Arc<Row>, &Option<Millis>)| {
         let has_reason = !row.reason.is_empty() && heard.get(&row.id) != at.as_ref();
-        row.waits || has_reason || is_in(row, NodeState::Installing) || is_in(row, NodeState::Held)
+        row.waits || has_reason || is_busy(row) || is_in(row, NodeState::Held)
     };
     let pairs = before.rows.iter().zip(&before.heard);
     let restless = pairs.filter(is_restless).map(|(row, _)| row.id.clone());
     let nodes = restless.chain(touched.iter().cloned()).chain(changes.unwrap_or_default()).collect();
     Ok(Changed { nodes, heard, touched, is_whole })
+}
+
+/// Whether its machine works on a run.
+fn is_busy(row: &Row) -> bool {
+    is_in(row, NodeState::Installing) || is_in(row, NodeState::Terminating)
 }
 
 fn is_in(row: &Row, state: NodeState) -> bool {
@@ -231,7 +237,7 @@ async fn read(app: &App, before: Option<&Snapshot>, (change, event, acts): (i64,
         let pairs = before.rows.iter().zip(&before.heard).filter(|(row, _)| is_same(row));
         rows.extend(pairs.map(|(row, heard)| (Arc::clone(row), changed.heard.get(&row.id).copied().or(*heard))));
     }
-    let is_busy = rows.iter().any(|(row, _)| is_in(row, NodeState::Installing));
+    let is_busy = rows.iter().any(|(row, _)| is_busy(row));
     rows.sort_by(|(one, _), (other, _)| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     let (rows, heard): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
     let head = head(&rows, event);

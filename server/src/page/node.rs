@@ -395,6 +395,7 @@ fn step_row(index: usize, step: &StepStatus, now: Millis) -> Markup {
             @for note in &step.notes { div.more { (line(note)) } }
             @if let Some(outcome) = &step.outcome {
                 @if !outcome.summary.is_empty() { div.more { (line(&outcome.summary)) } }
+                @for disk in &outcome.disks { div.more { (line(&disk.in_words())) } }
                 @for warning in &outcome.warnings { div.more { span.warn { "▲ " (line(warning)) } } }
             }
             @if let Some(failure) = &step.failure {

@@ -115,6 +115,7 @@ fn form(frame: &Frame, retry: &Retry, plan: &Plan) -> Html {
                     "Does again what run " span.mono { (retry.run()) } " was asked for. "
                     @for destroyed in &plan.destroyed { (erases(&erased(&destroyed.hints, disks_of(node)))) " " }
                     @if plan.destroyed.is_empty() { "No step of it erases a disk." }
+                    @if let Some(then) = plan.afterwards { "When it succeeded, " (then.in_words()) "." }
                 }
             }
             label {

@@ -215,7 +215,7 @@ fn since(node: &NodeStatus) -> Option<Millis> {
         NodeState::Registered | NodeState::Decommissioned => None,
         NodeState::Held => node.claims.iter().map(|claim| claim.first_asked).min(),
         NodeState::Enrolled => node.enrolled_at,
-        NodeState::Installing => run.and_then(|run| run.started_at),
+        NodeState::Installing | NodeState::Terminating => run.and_then(|run| run.started_at),
         NodeState::Failed => run.and_then(|run| run.finished_at),
         // The newest run may be one that waits, or that was withdrawn.
         NodeState::Installed | NodeState::Booting => node.installed.as_ref().map(|installed| installed.since),

@@ -18,21 +18,12 @@ use crate::store::{Connection, Transaction, clock};
 /// Fails if nothing switches the machine, if that is disabled, or if the node is out of service and is to be switched
 /// on.
 pub async fn ask(transaction: &mut Transaction, node: &Node, act: PowerAct) -> Result<NodePower, Error> {
-    let refused = |message: String| Err(Error::refused(ErrorCode::Conflict, message));
     let label = node.label();
     if node.state == NodeState::Decommissioned && !matches!(act, PowerAct::Off | PowerAct::Status) {
-        return refused(format!("node {label} is out of service: it can only be switched off"));
+        let message = format!("node {label} is out of service: it can only be switched off");
+        return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    let Some(power) = power::get_by_node(transaction, &node.id).await? else {
-        return refused(format!(
-            "nothing switches the power of node {label}: name what does with `node power set {label}`"
-        ));
-    };
-    if power.settings.mode == PowerMode::Disabled {
-        return refused(format!(
-            "switching the power of node {label} is disabled: `node power set {label} --mode real` enables it"
-        ));
-    }
+    let power = switch(transaction, node).await?;
     if act == PowerAct::Status && power.open_act().is_some() {
         return Ok(power.status());
     }
@@ -40,6 +31,19 @@ pub async fn ask(transaction: &mut Transaction, node: &Node, act: PowerAct) -> R
     let message = format!("the machine is to be {}", act.in_words());
     history::did(transaction, SiteEventKind::Power, NewEvent::new(message).of(node), now()).await?;
     Ok(power.status())
+}
+
+/// Returns what switches the machine of a node. Fails if nothing does, or if that is disabled.
+pub async fn switch(connection: &mut Connection, node: &Node) -> Result<Power, Error> {
+    let label = node.label();
+    let message = match power::get_by_node(connection, &node.id).await? {
+        Some(power) if power.settings.mode != PowerMode::Disabled => return Ok(power),
+        Some(_) => {
+            format!("switching the power of node {label} is disabled: `node power set {label} --mode real` enables it")
+        }
+        None => format!("nothing switches the power of node {label}: name what does with `node power set {label}`"),
+    };
+    Err(Error::refused(ErrorCode::Conflict, message))
 }
 
 /// Asks that a machine boots slipway for a run, if something switches its power. Nothing is done if it fetches the run

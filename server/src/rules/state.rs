@@ -16,6 +16,8 @@ pub enum NodeEvent {
     GivenWork,
     /// The machine fetched its run.
     TookWork,
+    /// The machine fetched its last run, after which it goes out of service, or began a step of it.
+    TookLastWork,
     /// The machine began a step.
     StepStarted,
     /// Every step of the run succeeded.
@@ -51,16 +53,19 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
     match (state, what) {
         (_, NodeEvent::Decommissioned) => S::Decommissioned,
         (S::Decommissioned, NodeEvent::Recommissioned) => S::Registered,
-        // Only operators take nodes out of service, and no event of the machine brings a node back.
+        // No event of the machine brings a node back.
         (S::Decommissioned, _) => state,
         (S::Registered | S::Held | S::Enrolled, NodeEvent::ToldToWait) => S::Held,
         (S::Registered | S::Held, NodeEvent::Enrolled) => S::Enrolled,
+        // Its last run was taken back.
+        (S::Terminating, NodeEvent::RunWithdrawn) => S::Enrolled,
         // A power-cycled machine enrols again, and that alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn | NodeEvent::Recommissioned) => state,
         // An installed system goes on until its machine takes the run.
         (S::Registered | S::Held | S::Installed | S::Booting | S::Running, NodeEvent::GivenWork) => state,
         // The new run replaces the state from an earlier run, whether that installed a system or failed.
         (_, NodeEvent::GivenWork | NodeEvent::TookWork) => S::Enrolled,
+        (_, NodeEvent::TookLastWork) => S::Terminating,
         (_, NodeEvent::StepStarted) => S::Installing,
         (_, NodeEvent::RunSucceeded(AfterRun::NotAsked)) => S::Installed,
         (_, NodeEvent::RunSucceeded(AfterRun::Awaited)) => S::Booting,
@@ -301,6 +306,16 @@ mod tests {
             (S::Enrolled, H::TookWork, S::Enrolled),
             (S::Decommissioned, H::TookWork, S::Decommissioned),
             (S::Enrolled, H::PhonedHome, S::Enrolled),
+            (S::Running, H::TookLastWork, S::Terminating),
+            (S::Enrolled, H::TookLastWork, S::Terminating),
+            (S::Terminating, H::TookLastWork, S::Terminating),
+            (S::Terminating, H::Enrolled, S::Terminating),
+            (S::Terminating, H::PhonedHome, S::Terminating),
+            (S::Terminating, H::RunFailed, S::Failed),
+            (S::Terminating, H::RunWithdrawn, S::Enrolled),
+            (S::Terminating, H::GivenWork, S::Enrolled),
+            (S::Terminating, H::Decommissioned, S::Decommissioned),
+            (S::Decommissioned, H::TookLastWork, S::Decommissioned),
             (S::Running, H::Decommissioned, S::Decommissioned),
             (S::Decommissioned, H::Recommissioned, S::Registered),
             (S::Running, H::Recommissioned, S::Running),

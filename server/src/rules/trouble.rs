@@ -245,9 +245,14 @@ impl Look<'_> {
             // It came back once, and may run its system by now.
             (NodeState::Installed, Some(run)) if state::leaves(&run.steps) => None,
             (NodeState::Booting | NodeState::Running, _) => None,
-            (NodeState::Enrolled | NodeState::Installing | NodeState::Installed | NodeState::Failed, _) => {
-                Some(("silent.waiting", "while it waited for work".to_owned(), seen?))
-            }
+            (
+                NodeState::Enrolled
+                | NodeState::Installing
+                | NodeState::Installed
+                | NodeState::Failed
+                | NodeState::Terminating,
+                _,
+            ) => Some(("silent.waiting", "while it waited for work".to_owned(), seen?)),
         }
     }
 

@@ -1,7 +1,9 @@
 //! A run to start, as operators ask for it.
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Action, DiskHints, EnrolSecureBoot, ErrorCode, ExternalStepReport, Reboot, Step};
+use slipway_protocol::{
+    Action, Afterwards, DiskHints, EnrolSecureBoot, EraseDisk, EraseMode, ErrorCode, ExternalStepReport, Reboot, Step,
+};
 
 use crate::base::data::DataDir;
 use crate::base::error::Error;
@@ -93,6 +95,10 @@ pub struct NewRun {
     /// or off and on again, if the server can do so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_power: bool,
+    /// What becomes of the node once the run succeeded, for a run that does nothing but erase disks. Left out, it
+    /// stays in service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub afterwards: Option<Afterwards>,
     /// The site's keys for the firmware, signed for this run; see [`NewRun::with_keys`]. No request over HTTPS has any.
     #[serde(skip)]
     pub keys: Vec<Update>,
@@ -111,6 +117,7 @@ impl NewRun {
             disk: None,
             replace: false,
             no_power: false,
+            afterwards: None,
             keys: Vec::new(),
         }
     }
@@ -121,6 +128,19 @@ impl NewRun {
             |action: Action| Step { name: action.name().to_owned(), action, retries: 0, timeout: Some(KEYS_TIMEOUT) };
         let steps = [Action::EnrolSecureBoot(EnrolSecureBoot::default()), Action::Reboot(Reboot::default())].map(step);
         Self::new(Task::Workflow(WorkflowFile { steps: steps.into(), ..WorkflowFile::default() }))
+    }
+
+    /// Creates a run that erases all disks of a machine, and then takes its node out of service. A disk that cannot do
+    /// the mode is overwritten with zeros.
+    pub fn erasing(mode: EraseMode, afterwards: Afterwards) -> Self {
+        let fallback = match mode {
+            EraseMode::Secure | EraseMode::Discard => vec![EraseMode::Zero],
+            EraseMode::Zero | EraseMode::Metadata => Vec::new(),
+        };
+        let action = Action::EraseDisk(EraseDisk { disk: DiskHints::all(), mode, fallback, strict: true });
+        let steps = vec![Step { name: action.name().to_owned(), action, retries: 0, timeout: None }];
+        let task = Task::Workflow(WorkflowFile { steps, ..WorkflowFile::default() });
+        Self { afterwards: Some(afterwards), ..Self::new(task) }
     }
 
     /// Returns the run with the site's keys, if its steps write keys to the firmware. The keys are signed now, because

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
-    BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind, Identity,
-    Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState, Proof, RunState,
-    SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
+    Afterwards, BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind,
+    Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState, Proof,
+    RunState, SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
 };
 
 use crate::base::error::Error;
@@ -40,6 +40,7 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("runs", "steps_json", json::<Vec<StepStatus>>),
     ("runs", "phone_home_json", json::<BTreeMap<String, String>>),
     ("runs", "image", word::<Digest>),
+    ("runs", "afterwards", word::<Afterwards>),
     ("run_facts", "settings_json", json::<Named>),
     ("run_facts", "machine_json", json::<MachineFacts>),
     ("events", "event_json", json::<Event>),

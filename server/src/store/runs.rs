@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{Digest, Proof, Step};
+use slipway_protocol::{Afterwards, Digest, Proof, Step};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -54,6 +54,8 @@ pub struct Run {
     pub os: Option<String>,
     /// Digest of the image that it installs.
     pub image: Option<Digest>,
+    /// What becomes of the node once it succeeded, if the node does not stay in service.
+    pub afterwards: Option<Afterwards>,
     /// How often a machine began it from its first step.
     pub begins: u32,
     /// Whether a step began that destroys what was on a disk.
@@ -70,8 +72,8 @@ impl Run {
 /// Stores a new run, and the cloud-init instance ids that its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
-               phone_home_json, created_at, required, keep_metadata, os, image) VALUES ($1, $2, $3, $4, $5, $6, $7, \
-               $8, $9, $10, $11, $12, $13)";
+               phone_home_json, created_at, required, keep_metadata, os, image, afterwards) VALUES ($1, $2, $3, $4, \
+               $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
     let done = db::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -86,6 +88,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
         .bind(run.keep_metadata)
         .bind(&run.os)
         .bind(run.image.as_ref().map(ToString::to_string))
+        .bind(run.afterwards.as_ref().map(to_word))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a run"))?;
@@ -161,7 +164,8 @@ macro_rules! newest {
         concat!(
             "SELECT runs.id, runs.node, runs.state, steps_json, finished_at, ended, event_bytes, last_seq, \
              runs.required, phone_home_hash, phone_home_json, runs.created_at, started_at, phoned_home_at, \
-             last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, begins, destroyed \
+             last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, afterwards, begins, \
+             destroyed \
              FROM runs JOIN nodes ON nodes.run = runs.id",
             $end
         )
@@ -376,6 +380,7 @@ fn without_workflow(row: &Row) -> Result<Run, Error> {
         restored: get(row, "restored")?,
         os: get(row, "os")?,
         image: optional_word(row, "image")?,
+        afterwards: optional_word(row, "afterwards")?,
         begins: u32::try_from(number(row, "begins")?).unwrap_or(u32::MAX),
         destroyed: get(row, "destroyed")?,
     })

@@ -84,6 +84,11 @@ async fn what_is_lost_is_named_and_nothing_is_done_without_a_yes() {
 
     let lost = [
         ("run cancel web1", format!("ends run {run} of debian as failed; no step is running\n")),
+        ("node decommission --erase web1", "erases all of these disks (erase-disk); as last seen:".to_owned()),
+        (
+            "node decommission --erase web1",
+            "when it succeeded, it goes out of service: its credentials are refused".to_owned(),
+        ),
         ("node decommission web1", "refuses its credentials from now on".to_owned()),
         ("os remove debian", "removes the settings of debian".to_owned()),
     ];

@@ -73,6 +73,7 @@ mod recovery_keys;
 mod redfish;
 mod replicas;
 mod reporting;
+mod retiring;
 mod retrying;
 mod rolling_upgrade;
 mod secrets;

@@ -8,8 +8,16 @@ use slipway_protocol::{Disk, DiskErasure, DiskHints, Erasure};
 use crate::disk::choose;
 use crate::machine::Candidate;
 
+/// A disk that is skipped.
+pub(super) struct Skipped {
+    /// The disk and the reason.
+    pub(super) result: DiskErasure,
+    /// Whether it stays in the machine, and slipway did not start from it.
+    pub(super) stays: bool,
+}
+
 /// Returns the disks that hints for all disks match but that must not be written to.
-pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[Disk]) -> Vec<DiskErasure> {
+pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[Disk]) -> Vec<Skipped> {
     let bare = |candidate: &Candidate| Candidate {
         disk: Disk { read_only: false, removable: false, ..candidate.disk.clone() },
         in_use: None,
@@ -30,7 +38,8 @@ pub(super) fn protected(hints: &DiskHints, candidates: &[Candidate], chosen: &[D
             }
             _ => "it is removable, and is not named by device, serial or wwn".to_owned(),
         };
-        skipped(&disk.path, disk.serial.clone(), reason)
+        let stays = !disk.removable && boot_medium.is_none();
+        Skipped { result: skipped(&disk.path, disk.serial.clone(), reason), stays }
     })
     .collect()
 }

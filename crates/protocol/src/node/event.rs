@@ -1,9 +1,11 @@
 //! The reports of a node about its steps: `POST /v1/node/events`.
 
 pub use bounds::{MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP};
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use crate::shared::printable;
+use crate::shared::{duration, printable};
 use crate::workflow::capture::CapturedImage;
 
 mod bounds;
@@ -174,6 +176,22 @@ pub struct DiskErasure {
     pub serial: Option<String>,
     /// The result.
     pub result: Erasure,
+}
+
+impl DiskErasure {
+    /// The disk and its result, for people: `/dev/sda, serial number S5: erased by NVMe format in 3 s, and read back at
+    /// 64 places`.
+    pub fn in_words(&self) -> String {
+        let serial = self.serial.as_ref().map(|serial| format!(", serial number {serial}")).unwrap_or_default();
+        let result = match &self.result {
+            Erasure::Erased { method, millis, samples } => {
+                let took = duration::words(Duration::from_millis(*millis));
+                format!("erased by {method} in {took}, and read back at {samples} places")
+            }
+            Erasure::Skipped { reason } => format!("skipped: {reason}"),
+        };
+        format!("{}{serial}: {result}", self.path)
+    }
 }
 
 /// The result of erasing one disk.

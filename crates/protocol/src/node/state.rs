@@ -24,6 +24,8 @@ pub enum NodeState {
     Running,
     /// The last run failed. The machine stays in slipway and polls.
     Failed,
+    /// The machine erases its disks, and then goes out of service.
+    Terminating,
     /// The node is out of service.
     Decommissioned,
 }

@@ -228,6 +228,9 @@ pub struct RunStatus {
     /// The digest of the image that the run installs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Digest>,
+    /// What becomes of the node once the run succeeded. Absent if it stays in service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub afterwards: Option<Afterwards>,
     /// The steps, in order.
     pub steps: Vec<StepStatus>,
     /// The external steps that were reported, in the order to show them. They do not change the state of the run.
@@ -236,6 +239,32 @@ pub struct RunStatus {
     /// The reports of the installed system's boot reporter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,
+}
+
+/// What becomes of a node once its run succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Afterwards {
+    /// It goes out of service.
+    Decommission,
+    /// It goes out of service, and its machine is switched off.
+    DecommissionAndPowerOff,
+}
+
+impl Afterwards {
+    /// Returns what becomes of a node that goes out of service.
+    pub fn decommission(power_off: bool) -> Self {
+        if power_off { Self::DecommissionAndPowerOff } else { Self::Decommission }
+    }
+
+    /// What becomes of the node, for people: `it goes out of service`.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Decommission => "it goes out of service",
+            Self::DecommissionAndPowerOff => "it goes out of service and is switched off",
+        }
+    }
 }
 
 /// The state of a step.

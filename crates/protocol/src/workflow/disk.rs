@@ -97,6 +97,11 @@ fn is_default(choice: &DiskChoice) -> bool {
 }
 
 impl DiskHints {
+    /// Hints that select all disks.
+    pub fn all() -> Self {
+        Self { choose: DiskChoice::All, ..Self::default() }
+    }
+
     /// Returns the problems of hints that were read. Each completes a sentence that begins with the name of the step or
     /// object that has the hints. `several` says whether the hints may select all matching disks.
     pub fn validate(&self, several: bool) -> Vec<String> {

@@ -18,6 +18,10 @@ pub struct EraseDisk {
     /// The modes to try, in order, if the disk cannot do `mode`. Without `fallback`, the step fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<EraseMode>,
+    /// Whether the step fails, before it erases anything, if `choose: all` would skip a disk that is neither removable
+    /// nor a boot medium. Default: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
 }
 
 impl EraseDisk {
@@ -42,6 +46,7 @@ impl EraseDisk {
 /// How thoroughly a disk is erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum EraseMode {
     /// Erases the head and tail of the disk, and the signatures of every partition. Nothing is recognised afterwards,

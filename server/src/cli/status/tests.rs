@@ -42,6 +42,7 @@ fn node(state: NodeState, steps: Vec<StepStatus>) -> NodeStatus {
             begins: 1,
             phone_home: Default::default(),
             os: None,
+            afterwards: None,
             image: None,
             steps,
             external_steps: Vec::new(),

@@ -19,6 +19,8 @@ pub enum Awaited {
     Installed,
     /// The run failed.
     Failed,
+    /// The machine is out of service.
+    Decommissioned,
 }
 
 impl Awaited {
@@ -32,6 +34,7 @@ impl Awaited {
             Awaited::Running => node.state == S::Running && is_done,
             Awaited::Installed => matches!(node.state, S::Installed | S::Booting | S::Running) && is_done,
             Awaited::Failed => has_failed(node),
+            Awaited::Decommissioned => node.state == S::Decommissioned,
         }
     }
 }
@@ -107,6 +110,8 @@ mod tests {
         assert_eq!(wait(Awaited::Installed, [S::Running, S::Booting]), Wait::Reached);
         assert_eq!(wait(Awaited::Installed, [S::Installing, S::Failed]), Wait::Failed(names(&["b"])));
         assert_eq!(wait(Awaited::Failed, [S::Failed, S::Failed]), Wait::Reached);
+        assert_eq!(wait(Awaited::Decommissioned, [S::Decommissioned, S::Terminating]), Wait::Waits(names(&["b"])));
+        assert_eq!(wait(Awaited::Decommissioned, [S::Decommissioned, S::Failed]), Wait::Failed(names(&["b"])));
         assert_eq!(wait(Awaited::Failed, [S::Failed, S::Running]), Wait::Waits(names(&["b"])));
         let late = ended(Awaited::Running, &Wait::Waits(names(&["b"])), true).map(|error| error.status);
         assert_eq!(late, Some(TIMED_OUT));

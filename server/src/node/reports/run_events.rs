@@ -12,6 +12,7 @@ use crate::base::error::Error;
 use crate::base::time::Millis;
 use crate::image::examine::examine;
 use crate::keys::jwt::Subject;
+use crate::node::decommission;
 use crate::node::reports::run_meters::{RunMeters, has_ended};
 use crate::node::reports::{boot, node_state, secrets};
 use crate::rules::changes::MachineFacts;
@@ -118,7 +119,8 @@ pub async fn hand_out_workflow(
     let machine = MachineFacts { version: node.agent_version, address, inventory };
     run_facts::set_machine(&mut transaction, &run.id, &machine).await?;
     if is_first {
-        node_state::advance(&mut transaction, &run, NodeEvent::TookWork).await?;
+        let took = run.afterwards.map_or(NodeEvent::TookWork, |_| NodeEvent::TookLastWork);
+        node_state::advance(&mut transaction, &run, took).await?;
         // Those of the run before, whose system is not awaited any more.
         secrets::forget_of_node(&mut transaction, &run.node).await?;
     }
@@ -208,6 +210,7 @@ pub async fn store_events(
     }
     if was_open && !state::is_open(run.progress.state) {
         record_end(&mut transaction, &run, now).await?;
+        decommission::after_run(&mut transaction, &run).await?;
     }
     store::commit(transaction).await?;
     ended.iter().for_each(|step| meters.step_ended(step));
@@ -317,8 +320,11 @@ fn is_beginning(event: &Event) -> bool {
 fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {
     match turn {
         RunTransition::None => None,
+        RunTransition::StepStarted if run.afterwards.is_some() => Some(NodeEvent::TookLastWork),
         RunTransition::StepStarted => Some(NodeEvent::StepStarted),
         RunTransition::Failed => Some(NodeEvent::RunFailed),
+        // The node goes out of service with the run.
+        RunTransition::Succeeded if run.afterwards.is_some() => None,
         RunTransition::Succeeded => Some(NodeEvent::RunSucceeded(match (&run.phone_home_hash, run.phoned_home_at) {
             (_, Some(_)) => AfterRun::Reported,
             (Some(_), None) => AfterRun::Awaited,

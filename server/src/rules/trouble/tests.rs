@@ -45,6 +45,7 @@ fn run(state: RunState, first: StepState) -> RunStatus {
         begins: 1,
         phone_home: BTreeMap::new(),
         os: None,
+        afterwards: None,
         image: None,
         steps: vec![step("stream-image", first)],
         external_steps: Vec::new(),

@@ -38,7 +38,8 @@ const MODES: &[Choice<EraseMode>] = &[
 
 pub(super) fn erase(given: EraseArguments) -> Result<ByHand> {
     let disk = given.target.disk;
-    let erase = EraseDisk { disk: hints(disk.clone()), mode: given.mode, fallback: given.fallback };
+    let (disk_hints, mode, fallback) = (hints(disk.clone()), given.mode, given.fallback);
+    let erase = EraseDisk { disk: disk_hints, mode, fallback, ..EraseDisk::default() };
     Ok(ByHand { overwritten: given.overwriting.of(disk, None), ..Action::EraseDisk(erase).into() })
 }
 
