@@ -3,7 +3,6 @@
 pub mod admission;
 pub mod capture;
 pub mod contacts;
-pub mod decommission;
 pub mod enrol;
 pub mod flags;
 pub mod noticing;

@@ -113,10 +113,10 @@ fn find(inputs: &EraseDisk, machine: &dyn Machine, report: Tell) -> Result<(Vec<
         DiskChoice::All => skipped::protected(&hints, &candidates, &disks),
         _ => Vec::new(),
     };
-    let kept = protected.iter().filter(|disk| inputs.strict && disk.stays).map(|disk| disk.result.in_words());
-    let kept: Vec<String> = kept.collect();
+    let kept = protected.iter().filter(|disk| inputs.strict && disk.stays);
+    let kept: Vec<String> = kept.map(|disk| disk.result.in_words()).collect();
     if !kept.is_empty() {
-        return Err(EraseError::Incomplete(kept).into());
+        return Err(EraseError::Incomplete { disks: kept }.into());
     }
     let mut skipped: Vec<DiskErasure> = protected.into_iter().map(|disk| disk.result).collect();
     skipped.extend(skipped::boot_partitions("/sys".as_ref(), &disks));

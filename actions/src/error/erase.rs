@@ -33,11 +33,11 @@ pub enum EraseError {
     #[error("verifying that {disk} is erased: the old data at byte {offset} is still there")]
     Unchanged { disk: String, offset: u64 },
     /// A disk that stays in the machine would be skipped.
-    #[error("nothing was erased, because these disks would be skipped: {}; unplug them or make them writable", .0.join("; "))]
-    Incomplete(
+    #[error("nothing was erased, because of {}; unplug such a disk, or make it writable", disks.join("; "))]
+    Incomplete {
         /// Each disk, with the reason.
-        Vec<String>,
-    ),
+        disks: Vec<String>,
+    },
     /// Some of several disks were not erased.
     #[error("erasing {count} disks: {}", [failed.as_slice(), others.as_slice()].concat().join("; "))]
     SomeNotErased {

@@ -139,7 +139,7 @@ pub struct Decommission {
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off, or is out of service already; nothing was done.")))]
+        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off, or not erased; nothing was done.")))]
 pub async fn decommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,

@@ -1,6 +1,7 @@
 //! Reports of nodes and of the systems installed on them.
 
 pub mod boot;
+pub mod decommission;
 pub mod external_steps;
 pub mod node_state;
 pub mod phone_home;

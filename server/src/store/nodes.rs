@@ -225,7 +225,8 @@ pub async fn suspects(
                AND power.failed_json IS NOT NULL) \
                OR (nodes.state <> 'decommissioned' AND (nodes.state IN ('booting', 'held') \
                OR runs.state IN ('pending', 'running') \
-               OR (nodes.state IN ('enrolled', 'failed', 'installed', 'terminating') AND node_contacts.at < $1 AND NOT key_left) \
+               OR (nodes.state IN ('enrolled', 'failed', 'installed', 'terminating') AND node_contacts.at < $1 \
+               AND NOT key_left) \
                OR (nodes.state IN ('installed', 'running') AND node_contacts.at > $2) \
                OR nodes.id IN (SELECT claimants.node FROM claimants WHERE claimants.node IS NOT NULL) \
                OR EXISTS (SELECT 1 FROM boot_fetches WHERE boot_fetches.node = nodes.id AND boot_fetches.at > $3 \

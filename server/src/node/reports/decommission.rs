@@ -2,7 +2,7 @@
 
 use slipway_protocol::{Afterwards, PowerAct, RunState, SiteEventKind};
 
-use super::reports::secrets;
+use super::secrets;
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::power::ask;
