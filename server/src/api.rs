@@ -178,6 +178,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/nodes", get(operator::nodes).post(operator::add_node))
         .route("/nodes/{node}", get(operator::node).patch(operator::change_node).delete(operator::remove_node))
         .route("/nodes/{node}/release", post(operator::release))
+        .route("/nodes/{node}/replace", post(operator::replace))
         .route("/nodes/{node}/decommission", post(operator::decommission))
         .route("/nodes/{node}/recommission", post(operator::recommission))
         .route("/nodes/{node}/power", get(power::show).patch(power::change).post(power::switch))

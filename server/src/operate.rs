@@ -12,6 +12,7 @@ mod node;
 mod operator;
 mod power;
 mod release;
+mod replace;
 mod request;
 mod retry;
 mod run;
@@ -50,6 +51,7 @@ pub use self::operator::{
 };
 pub use self::power::{PowerChange, PowerRequest, change_power, show_power, switch_power};
 pub use self::release::release_node;
+pub use self::replace::{Replacement, plan_replacement, replace_machine};
 pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
 pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};

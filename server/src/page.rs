@@ -20,6 +20,7 @@ mod node;
 mod offers;
 mod power;
 mod reasons;
+mod replace;
 mod retry;
 mod rows;
 mod run;
@@ -62,6 +63,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/nodes/{node}/retry", get(retry::ask).post(retry::carry_out))
         .route("/nodes/{node}/power", get(power::show).post(power::switch))
         .route("/nodes/{node}/power/settings", post(power::change))
+        .route("/replace", get(replace::ask).post(replace::carry_out))
         .route("/act/{act}", get(acts::ask).post(acts::carry_out))
         .route("/runs", get(lists::runs))
         .route("/runs/{run}", get(run::show))

@@ -40,6 +40,7 @@ use utoipa::{Modify, OpenApi};
         super::operator::change_node,
         super::operator::remove_node,
         super::operator::release,
+        super::operator::replace,
         super::operator::decommission,
         super::operator::recommission,
         super::power::show,

@@ -120,6 +120,29 @@ pub async fn release(
     Ok(Dated(operate::release_node(&app.store, &node, release.name).await?))
 }
 
+/// The machine that takes the place of a node's machine.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replace {
+    /// The claim code of the machine, which waits to be let in.
+    by: String,
+}
+
+/// Let a waiting machine take the place of a node's machine, after a repair. The node keeps its name, settings and
+/// history, and gets the identifiers and the TPM of the machine. The key of its earlier machine is refused from now on.
+#[utoipa::path(post, path = "/v1/operator/nodes/{node}/replace", params(("node" = String, Path)),
+    request_body = Replace, security(("operator" = [])),
+    responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "The machine is another node's, or does not prove enough.")))]
+pub async fn replace(
+    Operator(app): Operator,
+    UrlPath(node): UrlPath<String>,
+    JsonBody(replace): JsonBody<Replace>,
+) -> Result<Dated<NodeStatus>, ApiError> {
+    Ok(Dated(operate::replace_machine(&app.store, &node, &replace.by, None).await?))
+}
+
 /// How a node is taken out of service.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]

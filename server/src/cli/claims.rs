@@ -140,7 +140,7 @@ pub fn details(node: &NodeStatus, now: Millis) -> String {
             claim.address,
             duration(now.saturating_sub(claim.first_asked)),
             duration(now.saturating_sub(claim.last_asked)),
-            line(&identifiers(&claim.identity)),
+            line(&claim.identity.in_words()),
         );
         if !claim.shared.is_empty() {
             text += &format!("  probably shared by several machines: {}\n", line(&claim.shared.join(", ")));
@@ -207,8 +207,4 @@ fn claimed_tpm(tpm: &ClaimedTpm) -> String {
     let certificate = tpm.certificate.map(|found| format!(", {}", certificate(found)));
     let problem = tpm.problem.as_ref().map(|problem| format!(" ({problem})"));
     format!("{ek}{}{}", certificate.unwrap_or_default(), problem.unwrap_or_default())
-}
-
-fn identifiers(identity: &Identity) -> String {
-    identity.values().map(|(kind, value)| format!("{kind} {value}")).collect::<Vec<_>>().join(", ")
 }

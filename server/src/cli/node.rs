@@ -51,6 +51,20 @@ Examples:
         #[arg(long)]
         name: Option<String>,
     },
+    /// Let a waiting machine take the place of a node's machine, after a repair. The node keeps its name, settings and
+    /// history.
+    #[command(after_help = "\
+Examples:
+  slipway-server node replace web1 --by KQWXRT")]
+    Replace {
+        /// Id or name of the node.
+        node: String,
+        /// The claim code on the console of the machine.
+        #[arg(long, value_name = "CODE")]
+        by: String,
+        #[command(flatten)]
+        yes: Yes,
+    },
     /// Take a machine out of service: its credentials are refused and its run is ended. When it connects again, it is
     /// unknown.
     #[command(after_help = "\
@@ -255,6 +269,13 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
         NodeCommand::Release { node, name } => {
             let released = operate::release_node(store, &node, name).await?;
             print_line(&format!("{} is released", label(&released)))
+        }
+        NodeCommand::Replace { node, by, yes } => {
+            let plan = operate::plan_replacement(store, &node, &by).await?;
+            let means: Vec<String> = [ask::machine(&plan.node)].into_iter().chain(plan.in_words()).collect();
+            yes.ask("replacing the machine", &means)?;
+            let node = operate::replace_machine(store, &plan.node.id, &plan.code, Some(&plan)).await?;
+            print_line(&format!("the machine with the claim code {by} is {} from now on", label(&node)))
         }
         NodeCommand::Decommission { node, erase: Some(mode), power_off, yes } => {
             let (then, ca) = (Afterwards::decommission(power_off), ca::anchors(data)?);

@@ -94,12 +94,18 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
             let mac_only = claimant.identity.uuid.is_none() && claimant.identity.serial.is_none();
             Ok(Node { id: claimant.id.clone(), state, mac_only, ..node })
         }
-        [] => conflict(format!(
-            "the machine with the code {code} has some identifiers of {}, but not all; if it is that node after a \
-             repair, register what changed (`node set NODE --uuid UUID`), and release it then; if it is another \
-             machine, register it by its own identifiers (`node add`)",
-            labels(&some)
-        )),
+        [] => match some.as_slice() {
+            [node] => conflict(format!(
+                "the machine with the code {code} has some identifiers of {0}, but not all; if it is that node after a \
+                 repair, say so (`node replace {0} --by {code}`); if it is another machine, register it by its own \
+                 identifiers (`node add`)",
+                node.label()
+            )),
+            several => conflict(format!(
+                "the machine with the code {code} has identifiers of {}; remove or change all but one of these nodes",
+                labels(several)
+            )),
+        },
         several => conflict(format!(
             "the machine with the code {code} has the identifiers of {}; remove or change all but one of these nodes",
             labels(several)
@@ -108,7 +114,7 @@ async fn node_of(connection: &mut Connection, claimant: &Claimant) -> Result<Nod
 }
 
 /// Returns why a release would not let the machine in, and what would. `None` if a release lets it in.
-fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
+pub(super) fn obstacle(claimant: &Claimant, node: &Node) -> Option<String> {
     let label = node.label();
     let tpm = claimant.report.tpm.as_ref();
     let problem = tpm.and_then(|tpm| tpm.problem.as_deref()).map(|problem| format!(": {problem}")).unwrap_or_default();
@@ -166,7 +172,7 @@ async fn check_one_machine(connection: &mut Connection, node: &Node) -> Result<(
 }
 
 /// Makes the key of a waiting machine the node's key.
-async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
+pub(super) async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) -> Result<(), Error> {
     let claimed = claimant.report.tpm.clone().and_then(|tpm| tpm.ek);
     apply::learn(node, claimant.report);
     if let Some(tpm) = node.tpm.take() {
@@ -191,7 +197,11 @@ async fn bind(connection: &mut Connection, node: &mut Node, claimant: Claimant) 
 }
 
 /// Returns the TPM that a machine says it has. The operator saw its digest, so the machine must prove just this TPM.
-async fn claimed_tpm(connection: &mut Connection, node: &Node, ek: Option<String>) -> Result<Option<NodeTpm>, Error> {
+pub(super) async fn claimed_tpm(
+    connection: &mut Connection,
+    node: &Node,
+    ek: Option<String>,
+) -> Result<Option<NodeTpm>, Error> {
     let Some(ek) = ek else { return Ok(None) };
     if let Some(other) = nodes::other_with_ek(connection, &node.id, &ek).await? {
         let message = format!(

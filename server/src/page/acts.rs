@@ -263,6 +263,12 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                 p { "There is nothing to do. " a href="/fleet" { "Back" } }
             } @else {
                 @if act == Act::Release && able.len() == 1 {
+                    @if let Some(code) = able.iter().filter(|node| is_stranger(node)).find_map(|node| node.claim_code.as_ref()) {
+                        p.hint {
+                            "Is it the machine of a node, after a repair? "
+                            a href={ "/replace?by=" (code) } { "Put it in the place of that node's machine…" }
+                        }
+                    }
                     label { "Name (may be left out)"
                         input type="text" name="name" value=[able.first().and_then(|node| node.name.as_deref())]
                             autocomplete="off" spellcheck="false";

@@ -10,11 +10,12 @@ use slipway_server::operate;
 use slipway_server::store::history::{self, Filter, Place};
 use slipway_server::store::{self, runs};
 
+use crate::enrolment::{OTHER_UUID, waits};
 use crate::installing::add_system;
 use crate::media::write_parts;
 use crate::page::Browser;
 use crate::program::succeed;
-use crate::support::{TestServer, UUID};
+use crate::support::{Machine, TestServer, UUID};
 
 /// The events after a number.
 async fn after(server: &TestServer, number: u64) -> Vec<SiteEvent> {
@@ -52,12 +53,14 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
     let token = operate::add_token(&server.store().await, None, None).await.unwrap().token;
     let id = operate::list_tokens(&server.store().await).await.unwrap().remove(0).id;
     let image = system.image.to_string();
+    let by = json!({ "by": waits(&server, &Machine::with_uuid(OTHER_UUID)).await.claim_code });
     let (system, none) = (serde_json::to_value(system).unwrap(), Value::Null);
     let acts = [
         ("POST", "/os", "", system, "the operating system debian"),
         ("POST", "/nodes", "", json!({ "name": "web1", "identity": { "uuid": UUID } }), "the node was added"),
         ("PATCH", "/nodes/{node}", "web1", json!({ "site": "fra" }), "settings of the node were changed: site"),
         ("POST", "/nodes/{node}/release", "web1", none.clone(), "was released"),
+        ("POST", "/nodes/{node}/replace", "web1", by, "took the place of the node's machine"),
         ("POST", "/nodes/{node}/runs", "web1", json!({ "task": { "os": "debian" } }), "installs debian"),
         ("POST", "/runs/{run}/confirm", "web1", none.clone(), "was confirmed"),
         ("POST", "/runs/{run}/cancel", "web1", none.clone(), "the run was cancelled"),

@@ -16,7 +16,7 @@ use slipway_server::store::run_tokens::{self, Purpose};
 use crate::installing::{add_system, debian, start};
 use crate::support::{Machine, Node, TestServer, UUID, is_stored, refusal, trusting, with_certificate};
 
-const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
+pub const OTHER_UUID: &str = "5d5d4544-0042-3010-8058-b7c04f503432";
 
 pub async fn waits(server: &TestServer, machine: &Machine) -> Wait {
     let response = machine.try_enrol(server).await;

@@ -71,6 +71,7 @@ mod proxies;
 mod published;
 mod recovery_keys;
 mod redfish;
+mod replacing;
 mod replicas;
 mod reporting;
 mod retiring;

@@ -491,6 +491,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("label", format!("/act/label?node={web1}&node={web2}")),
         ("add-system", "/add/system".to_owned()),
         ("start", format!("/act/start?node={web1}&node={web2}&os=debian")),
+        ("replace", "/replace".to_owned()),
         ("retry", format!("/nodes/{web2}/retry")),
         ("power", format!("/nodes/{web2}/power")),
         ("power-none", format!("/nodes/{web1}/power")),

@@ -70,6 +70,11 @@ impl Identity {
         }
     }
 
+    /// Lists the identifiers for people: `uuid …, serial …, mac …`.
+    pub fn in_words(&self) -> String {
+        self.values().map(|(kind, value)| format!("{kind} {value}")).collect::<Vec<_>>().join(", ")
+    }
+
     /// Removes the identifiers of a kind.
     pub fn forget(&mut self, kind: IdentifierKind) {
         match kind {
