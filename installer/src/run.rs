@@ -130,14 +130,14 @@ impl Runner {
         if !problems.is_empty() {
             let failure =
                 Failure { reason: "reading the workflow".to_owned(), causes: problems, log_tail: self.log.tail() };
-            return self.fail(workflow, 0, 1, EventKind::Failed(failure));
+            return self.fail(workflow, workflow.done, 1, EventKind::Failed(failure));
         }
         if let Some(failure) = self.foresee(workflow).await {
             error!("{}", failure.in_one_line());
-            return self.fail(workflow, 0, 0, EventKind::Failed(failure));
+            return self.fail(workflow, workflow.done, 0, EventKind::Failed(failure));
         }
-        info!("run {} has {} steps", workflow.run, workflow.steps.len());
-        for (index, step) in (0u32..).zip(&workflow.steps) {
+        info!("run {} has {} steps, of which {} are done", workflow.run, workflow.steps.len(), workflow.done);
+        for (index, step) in (0u32..).zip(&workflow.steps).skip(workflow.done as usize) {
             match self.run_step(workflow, index, step).await {
                 Ok(Next::Continue) => {}
                 Ok(Next::Reboot) => return End::Reboot,
@@ -175,7 +175,7 @@ impl Runner {
             },
         };
         // If the run already reported events, a step has begun before, for example before a power cut.
-        let reason = foreseen.reason(&workflow.steps, workflow.next_seq > 1);
+        let reason = foreseen.reason(&workflow.steps, workflow.next_seq > 1 || workflow.done > 0);
         Some(Failure { reason, causes: vec![foreseen.problem], log_tail: self.log.tail() })
     }
 

@@ -3,5 +3,6 @@
 pub mod compose;
 pub mod facts;
 pub mod foresee;
+pub mod go_on;
 pub mod metadata;
 pub mod new_run;

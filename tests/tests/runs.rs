@@ -1,13 +1,14 @@
 //! What the server knows of a run, step by step.
 
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use slipway_installer::config::Config;
 use slipway_installer::server::clock;
 use slipway_installer::{End, Options, PANIC};
 use slipway_protocol::{
-    Action, DiskHints, EfiBootOrder, EraseDisk, MachineSettings, NodeState, Reboot, RunState, Step, StepState,
-    StreamImage,
+    Action, DiskHints, EfiBootOrder, EraseDisk, EraseMode, MachineSettings, NodeState, Reboot, RunState, Step,
+    StepState, StreamImage,
 };
 use slipway_server::operate;
 use slipway_tests::{DISK, Lab};
@@ -121,6 +122,35 @@ async fn a_failed_step_says_why_and_no_later_one_runs() {
     assert_eq!(steps[1].state, StepState::Skipped);
     let head = &std::fs::read(lab.disk()).unwrap()[..1 << 20];
     assert!(head.iter().all(|byte| *byte == 0), "a disk with a wrong image must not boot");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_on_from_a_step_does_not_do_the_steps_before_again() {
+    let lab = Lab::start().await;
+    let (url, digest) = lab.add_image(&image()).await;
+    let wrong = format!("sha512:{}", "0".repeat(128)).parse().unwrap();
+    let erase = EraseDisk { disk: lab.disk_hints(), mode: EraseMode::Zero, ..EraseDisk::default() };
+    lab.register(true).await;
+    let last = Step { name: "last".to_owned(), ..stream(&lab, &url, &wrong) };
+    lab.start_run(vec![step("erase", Action::EraseDisk(erase)), stream(&lab, &url, &digest), last]).await;
+    assert_eq!(lab.install().await.unwrap(), End::Failed);
+
+    let disk = std::fs::File::options().read(true).write(true).open(lab.disk()).unwrap();
+    disk.write_all_at(b"still here", DISK / 2).unwrap();
+    let marked = || {
+        let mut mark = [0; 10];
+        disk.read_exact_at(&mut mark, DISK / 2).unwrap();
+        mark == *b"still here"
+    };
+    for from in [Some("last"), None] {
+        let mut retry = operate::retry_of(&lab.store().await, "m1").await.unwrap();
+        retry.from = from.map(str::to_owned);
+        operate::retry_run(&lab.store().await, &lab.ca(), retry).await.unwrap();
+        assert_eq!(lab.install().await.unwrap(), End::Failed);
+        let states = lab.status().await.run.unwrap().steps.into_iter().map(|step| step.state).collect::<Vec<_>>();
+        assert_eq!(states, [StepState::Succeeded, StepState::Succeeded, StepState::Failed]);
+        assert_eq!(marked(), from.is_some(), "the disk is erased by the whole run alone");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,6 +48,13 @@ pub struct Workflow {
     pub next_seq: u64,
     /// The steps, in the order they run.
     pub steps: Vec<Step>,
+    /// How many of the steps an earlier run has done. The agent begins with the step after them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub done: u32,
+}
+
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The most retries of a step. With more of them, a machine that cannot do the step would be busy forever.
@@ -198,6 +205,27 @@ impl Action {
             Action::BootReporter(reporter) => Some(&reporter.disk),
             Action::EfiBootOrder(order) => Some(&order.disk),
             Action::Kexec(kexec) => Some(&kexec.disk),
+            Action::EnrolSecureBoot(_) | Action::Reboot(_) => None,
+        }
+    }
+
+    /// Returns the hints for the action's disk, to change them. `None` if the action has no disk.
+    pub fn disk_mut(&mut self) -> Option<&mut DiskHints> {
+        match self {
+            Action::EraseDisk(erase) => Some(&mut erase.disk),
+            Action::StreamImage(image) => Some(&mut image.disk),
+            Action::Partition(partition) => Some(&mut partition.disk),
+            Action::MakeFileSystem(make) => Some(&mut make.disk),
+            Action::SeedCloudInit(seed) => Some(&mut seed.disk),
+            Action::KernelArgs(arguments) => Some(&mut arguments.disk),
+            Action::WriteFile(file) => Some(&mut file.disk),
+            Action::UnpackArchive(archive) => Some(&mut archive.disk),
+            Action::RunInTarget(run) => Some(&mut run.disk),
+            Action::EncryptRoot(encrypt) => Some(&mut encrypt.disk),
+            Action::CaptureDisk(capture) => Some(&mut capture.disk),
+            Action::BootReporter(reporter) => Some(&mut reporter.disk),
+            Action::EfiBootOrder(order) => Some(&mut order.disk),
+            Action::Kexec(kexec) => Some(&mut kexec.disk),
             Action::EnrolSecureBoot(_) | Action::Reboot(_) => None,
         }
     }

@@ -162,7 +162,7 @@ pub struct Decommission {
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "Its machine cannot be switched off, or not erased; nothing was done.")))]
+        (status = 409, body = ErrorBody, description = "Its machine can neither be switched off nor erased.")))]
 pub async fn decommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,
@@ -252,18 +252,30 @@ pub(crate) async fn signed(app: &App, new: NewRun) -> Result<NewRun, Error> {
     signed.map_err(|source| Error::SecureBoot { doing: "signing", source: source.into() })?
 }
 
+/// How a run is tried again.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Again {
+    /// The step to begin with, by its name or number. The steps before it are not done again. Default: the first.
+    from: Option<String>,
+}
+
 /// Try a failed run again, with what it was asked for. `{run}` is the id of a run, or a node, whose newest run is tried
 /// again.
-#[utoipa::path(post, path = "/v1/operator/runs/{run}/retry", params(("run" = String, Path)),
+#[utoipa::path(post, path = "/v1/operator/runs/{run}/retry", params(("run" = String, Path), Again),
     security(("operator" = [])),
-    responses((status = 201, body = RunStatus), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody),
+    responses((status = 201, body = RunStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "The run has not failed, is not the newest of its node, or what \
-            it was asked for is not kept.")))]
+            it was asked for is not kept; or it cannot go on from that step.")))]
 pub async fn retry_run(
     Operator(app): Operator,
     UrlPath(run): UrlPath<String>,
+    OperatorQuery(again): OperatorQuery<Again>,
 ) -> Result<(StatusCode, Dated<RunStatus>), ApiError> {
     let mut retry = operate::retry_of(&app.store, &run).await?;
+    retry.from = again.from;
     retry.new = signed(&app, retry.new).await?;
     let run = operate::retry_run(&app.store, app.keys().authority.pem(), retry).await?;
     Ok((StatusCode::CREATED, Dated(run)))

@@ -77,13 +77,18 @@ pub fn run(plan: &Plan) -> Vec<String> {
     if plan.destroyed.is_empty() && plan.replaced.is_none() && !plan.boots && plan.afterwards.is_none() {
         return Vec::new();
     }
+    let from = plan.from.iter().map(|from| {
+        format!(
+            "goes on with step {from}; only if the machine is restarted before, the run begins with its first step:"
+        )
+    });
     let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
     let disks = plan.node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let erased = plan.destroyed.iter().flat_map(|destroyed| erases(destroyed, disks));
     let booted = plan.boots.then(|| booted(&plan.node));
     let then =
         plan.afterwards.map(|then| format!("when it succeeded, {}: its credentials are refused", then.in_words()));
-    std::iter::once(machine(&plan.node)).chain(erased).chain(replaced).chain(booted).chain(then).collect()
+    std::iter::once(machine(&plan.node)).chain(from).chain(erased).chain(replaced).chain(booted).chain(then).collect()
 }
 
 fn booted(node: &NodeStatus) -> String {

@@ -175,6 +175,7 @@ mod tests {
                 phone_home: Default::default(),
                 os: None,
                 afterwards: None,
+                done: 0,
                 image: None,
                 steps: Vec::new(),
                 external_steps,

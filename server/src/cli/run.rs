@@ -75,11 +75,16 @@ Examples:
     #[command(after_help = "\
 Examples:
   slipway-server run retry web1
+  slipway-server run retry web1 --from seed-cloud-init
   slipway-server run retry 8b1f44ad0c7e2a90")]
     Retry {
         /// Id of the run; or id, name or claim code of a machine, whose newest run is meant.
         #[arg(value_name = "NODE|RUN")]
         run: String,
+        /// Step to begin with, by its name or number; the steps before it are not done again. Only as long as the
+        /// machine was not restarted since.
+        #[arg(long, value_name = "STEP")]
+        from: Option<String>,
         #[command(flatten)]
         yes: Yes,
     },
@@ -166,8 +171,9 @@ pub async fn run(store: &Store, data: &DataDir, command: RunCommand) -> anyhow::
         RunCommand::Confirm { run } => {
             print_line(&format!("run {} is confirmed", operate::confirm_run(store, &run).await?.id))
         }
-        RunCommand::Retry { run, yes } => {
+        RunCommand::Retry { run, from, yes } => {
             let mut retry = operate::retry_of(store, &run).await?;
+            retry.from = from;
             retry.new = retry.new.with_keys(store, data).await?;
             let ca = ca::anchors(data)?;
             yes.ask_for_run("retrying the run", async || operate::plan_retry(store, &ca, retry.clone()).await).await?;

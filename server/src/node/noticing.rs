@@ -134,7 +134,7 @@ async fn end(connection: &mut Connection, run: &str, reason: &str, now: Millis) 
     if !state::is_open(run.progress.state) || run.is_held() {
         return Ok(());
     }
-    let began = run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+    let began = run.progress.steps.iter().skip(run.done as usize).any(|step| step.state != StepState::Pending);
     state::end(&mut run.progress, &format!("ended by a limit: {reason}"), now);
     runs::update(connection, &run).await?;
     let event = NewEvent::new(format!("the run was ended by a limit: {reason}")).of_run(&run);

@@ -201,6 +201,7 @@ pub fn of_run(run: Run, now: Millis) -> RunStatus {
         os: run.os,
         image: run.image,
         afterwards: run.afterwards,
+        done: run.done,
         steps: run.progress.steps,
         external_steps: Vec::new(),
         boot: None,

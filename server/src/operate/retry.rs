@@ -3,7 +3,7 @@
 use slipway_protocol::{ErrorCode, RunState, RunStatus};
 
 use super::request;
-use super::run::{Plan, known_run, plan, start};
+use super::run::{Plan, Retried, known_run, plan, start};
 use crate::base::error::Error;
 use crate::run::new_run::NewRun;
 use crate::store::runs;
@@ -18,6 +18,8 @@ pub struct Retry {
     run: String,
     /// Id of its node.
     node: String,
+    /// Name or number of the step to begin with, if not with the first.
+    pub from: Option<String>,
 }
 
 impl Retry {
@@ -52,7 +54,7 @@ pub async fn retry_of(store: &Store, reference: &str) -> Result<Retry, Error> {
         ));
     };
     match request::open(store, &run.id, &sealed)? {
-        Ok(new) => Ok(Retry { new, run: run.id, node: run.node }),
+        Ok(new) => Ok(Retry { new, run: run.id, node: run.node, from: None }),
         Err(why) => refused(format!("what run {} was asked for {why}; start another run", run.id)),
     }
 }
@@ -61,10 +63,12 @@ pub async fn retry_of(store: &Store, reference: &str) -> Result<Retry, Error> {
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn retry_run(store: &Store, ca: &str, retry: Retry) -> Result<RunStatus, Error> {
-    start(store, ca, &retry.node, retry.new, Some(&retry.run)).await
+    let Retry { new, run, node, from } = retry;
+    start(store, ca, &node, new, Some(Retried { run: &run, from: from.as_deref() })).await
 }
 
 /// Returns what [`retry_run`] would do.
 pub async fn plan_retry(store: &Store, ca: &str, retry: Retry) -> Result<Plan, Error> {
-    plan(store, ca, &retry.node, retry.new, Some(&retry.run)).await
+    let Retry { new, run, node, from } = retry;
+    plan(store, ca, &node, new, Some(Retried { run: &run, from: from.as_deref() })).await
 }

@@ -22,6 +22,7 @@ use crate::rules::state::{self, NodeEvent};
 use crate::run::compose::{Composed, Loaded, Secrets, compose, images};
 use crate::run::facts::Facts;
 use crate::run::foresee::{self, Machine, foresee};
+use crate::run::go_on::{go_on, take_over};
 use crate::run::new_run::{NewRun, Task};
 use crate::store;
 use crate::store::history::NewEvent;
@@ -38,13 +39,22 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     start(store, ca, reference, new, None).await
 }
 
-/// Starts a run like [`start_run`], in place of the failed run with the id `retried`, if that is given.
+/// The failed run that a run takes the place of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retried<'a> {
+    /// Id of the failed run.
+    pub(super) run: &'a str,
+    /// Name or number of the step to begin with, if not with the first.
+    pub(super) from: Option<&'a str>,
+}
+
+/// Starts a run like [`start_run`], in place of a failed run, if one is given.
 pub(super) async fn start(
     store: &Store,
     ca: &str,
     reference: &str,
     new: NewRun,
-    retried: Option<&str>,
+    retried: Option<Retried<'_>>,
 ) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
     let seen = examine(store, images_of(store, &new.task).await?).await?;
@@ -53,16 +63,20 @@ pub(super) async fn start(
     let (leaves_power, afterwards) = (new.no_power, new.afterwards);
     let now = now();
     let mut transaction = store.write().await?;
-    check_retried(&mut transaction, reference, retried).await?;
+    let failed = check_retried(&mut transaction, reference, retried).await?;
     let Ready { mut node, os, composed, replaced } = ready(&mut transaction, &seen, ca, reference, new, now).await?;
+    let settings = settings(&composed);
+    let taken = take_over(&mut transaction, &node, failed, &settings, &composed.steps, now).await?;
     if let Some(replaced) = replaced {
         replace(&mut transaction, replaced, &id, now).await?;
     }
     let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
-    let again = retried.map(|run| format!(": it tries run {run} again")).unwrap_or_default();
+    let again = retried.map(|retried| format!(": it tries run {} again", retried.run)).unwrap_or_default();
+    let from = composed.steps.get(taken.len()).filter(|_| !taken.is_empty());
+    let from = from.map(|step| format!(" from step {}", step.name)).unwrap_or_default();
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
-    let settings = settings(&composed);
-    let run = Run { os, afterwards, ..pending(&node, &id, &composed, now) };
+    let mut run = Run { os, afterwards, ..pending(&node, &id, &composed, now) };
+    go_on(&mut run, taken, node.boot_id.clone());
     insert(&mut transaction, &run, composed, now).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
     run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
@@ -72,7 +86,7 @@ pub(super) async fn start(
     nodes::save(&mut transaction, &node).await?;
     let then =
         afterwards.map(|afterwards| format!("; when it succeeded, {}", afterwards.in_words())).unwrap_or_default();
-    let event = NewEvent::new(format!("run {} {what}{again}{then}", run.id)).of_run(&run);
+    let event = NewEvent::new(format!("run {} {what}{again}{from}{then}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     if !leaves_power {
         power::ask::boot(&mut transaction, &node, &run).await?;
@@ -88,6 +102,9 @@ pub(super) async fn start(
 pub struct Plan {
     /// The node, as it is now.
     pub node: NodeStatus,
+    /// Name of the step that it begins with, if it goes on with what a failed run did. If the machine is restarted, the
+    /// run begins with its first step.
+    pub from: Option<String>,
     /// What is destroyed, in the order of the steps.
     pub destroyed: Vec<Destroyed>,
     /// Id of the run that is not over, and will be replaced.
@@ -130,18 +147,21 @@ pub(super) async fn plan(
     ca: &str,
     reference: &str,
     new: NewRun,
-    retried: Option<&str>,
+    retried: Option<Retried<'_>>,
 ) -> Result<Plan, Error> {
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let (leaves_power, afterwards) = (new.no_power, new.afterwards);
     let mut connection = store.read().await?;
-    check_retried(&mut connection, reference, retried).await?;
+    let failed = check_retried(&mut connection, reference, retried).await?;
     let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
+    let settings = settings(&composed);
+    let taken = take_over(&mut connection, &node, failed, &settings, &composed.steps, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let destroyed = destroyed(&composed.steps, disks);
-    let (replaced, settings) = (replaced.map(|run| run.id), settings(&composed));
+    let from = composed.steps.get(taken.len()).filter(|_| !taken.is_empty()).map(|step| step.name.clone());
+    let replaced = replaced.map(|run| run.id);
     let boots = !leaves_power && power::ask::would_boot(&mut connection, &node).await?;
-    Ok(Plan { destroyed, replaced, settings, boots, afterwards, node: status::one(&mut connection, node).await? })
+    Ok(Plan { from, destroyed, replaced, settings, boots, afterwards, node: status::one(&mut connection, node).await? })
 }
 
 fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
@@ -160,15 +180,20 @@ fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
     all
 }
 
-/// Makes sure that the run that is tried again is the newest of its node, and failed.
-async fn check_retried(connection: &mut Connection, node: &str, retried: Option<&str>) -> Result<(), Error> {
-    let Some(retried) = retried else { return Ok(()) };
+/// Makes sure that the run that is tried again is the newest of its node, and failed. Returns it, and the step to go on
+/// with.
+async fn check_retried<'a>(
+    connection: &mut Connection,
+    node: &str,
+    retried: Option<Retried<'a>>,
+) -> Result<Option<(Run, &'a str)>, Error> {
+    let Some(Retried { run, from }) = retried else { return Ok(None) };
     let newest = runs::newest_of(connection, node).await?;
-    if newest.is_some_and(|run| run.id == retried && run.progress.state == RunState::Failed) {
-        return Ok(());
-    }
-    let message = format!("another run was started since run {retried} failed; nothing was done");
-    Err(Error::refused(ErrorCode::Conflict, message))
+    let Some(failed) = newest.filter(|newest| newest.id == run && newest.progress.state == RunState::Failed) else {
+        let message = format!("another run was started since run {run} failed; nothing was done");
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    };
+    Ok(from.map(|from| (failed, from)))
 }
 
 /// A run that may be started.
@@ -310,6 +335,8 @@ fn pending(node: &Node, id: &str, composed: &Composed, now: Millis) -> Run {
         os: None,
         image,
         afterwards: None,
+        done: 0,
+        boot_id: None,
         begins: 0,
         destroyed: false,
     }
@@ -374,7 +401,8 @@ pub async fn cancel_run(store: &Store, reference: &str) -> Result<RunStatus, Err
         let message = format!("run {} is over; there is nothing to cancel", run.id);
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
-    let began = run.last_seq > 0 || run.progress.steps.iter().any(|step| step.state != StepState::Pending);
+    let mut steps = run.progress.steps.iter().skip(run.done as usize);
+    let began = run.last_seq > 0 || steps.any(|step| step.state != StepState::Pending);
     state::end(&mut run.progress, state::CANCELLED, now());
     runs::update(&mut transaction, &run).await?;
     // A machine that has not begun keeps its state.

@@ -263,7 +263,7 @@ fn confirm(visitor: &Visitor, act: Act, meant: &Meant, system: Option<&System>) 
                 p { "There is nothing to do. " a href="/fleet" { "Back" } }
             } @else {
                 @if act == Act::Release && able.len() == 1 {
-                    @if let Some(code) = able.iter().filter(|node| is_stranger(node)).find_map(|node| node.claim_code.as_ref()) {
+                    @if let [node] = able.as_slice() && is_stranger(node) && let Some(code) = &node.claim_code {
                         p.hint {
                             "Is it the machine of a node, after a repair? "
                             a href={ "/replace?by=" (code) } { "Put it in the place of that node's machine…" }

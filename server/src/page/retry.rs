@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
+use form_urlencoded::byte_serialize;
 use maud::html;
-use slipway_protocol::{ErrorCode, NodeStatus};
+use slipway_protocol::shared::printable::line;
+use slipway_protocol::{ErrorCode, NodeStatus, StepState};
 
 use crate::api::answer::UrlPath;
 use crate::api::operator::signed;
@@ -18,7 +21,7 @@ use crate::page::forms;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::rows::{name, path, reference};
-use crate::page::session::{Act, Visitor};
+use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words;
 use crate::run::foresee::erased;
 use crate::store::to_json;
@@ -32,11 +35,16 @@ pub async fn ask(
     visitor: Visitor,
     Extension(live): Extension<Arc<Live>>,
     UrlPath(node): UrlPath<String>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, Failed> {
     let frame = Frame::new(visitor, &live).await?;
     let node = operate::show_node(&frame.visitor.store, &node).await?;
-    Ok(match planned(&frame.visitor, &node).await {
-        Ok((retry, plan)) => form(&frame, &retry, &plan).into_response(),
+    let from = Fields::read(query.unwrap_or_default().as_bytes()).given("from");
+    Ok(match planned(&frame.visitor, &node, from).await {
+        Ok((retry, plan)) => {
+            let shorter = shorter(&frame.visitor, &node, &retry).await?;
+            form(&frame, &retry, &plan, shorter.as_deref()).into_response()
+        }
         Err(error) => not_possible(&frame, &node, error)?,
     })
 }
@@ -52,7 +60,7 @@ pub async fn carry_out(
     let visitor = &frame.visitor;
     let node = operate::show_node(&visitor.store, &node).await?;
     let started = async {
-        let (mut retry, plan) = planned(visitor, &node).await?;
+        let (mut retry, plan) = planned(visitor, &node, fields.given("from")).await?;
         if fields.text("confirm") != name(&node) {
             let message =
                 format!("nothing was done: {:?} has to be typed to confirm; go back and type it", name(&node));
@@ -74,16 +82,29 @@ pub async fn carry_out(
 }
 
 /// Returns the run that would be tried again, and what that would do.
-async fn planned(visitor: &Visitor, node: &NodeStatus) -> Result<(Retry, Plan), Error> {
-    let retry = operate::retry_of(&visitor.store, &node.id).await?;
+async fn planned(visitor: &Visitor, node: &NodeStatus, from: Option<String>) -> Result<(Retry, Plan), Error> {
+    let mut retry = operate::retry_of(&visitor.store, &node.id).await?;
+    retry.from = from;
     let plan = operate::plan_retry(&visitor.store, visitor.keys().authority.pem(), retry.clone()).await?;
     Ok((retry, plan))
+}
+
+/// Returns the name of the step that failed, if the run can be tried again from it on.
+async fn shorter(visitor: &Visitor, node: &NodeStatus, retry: &Retry) -> Result<Option<String>, Error> {
+    let steps = node.run.iter().flat_map(|run| &run.steps);
+    let failed = steps.skip(1).find(|step| matches!(step.state, StepState::Failed | StepState::TimedOut));
+    let Some(step) = failed.filter(|_| retry.from.is_none()) else { return Ok(None) };
+    match planned(visitor, node, Some(step.name.clone())).await {
+        Ok(_) => Ok(Some(step.name.clone())),
+        Err(Error::Refused { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// What the page said, in short: the same only as long as it would say the same and do it in the same way.
 fn said(retry: &Retry, plan: &Plan) -> String {
     let disks: Vec<_> = plan.destroyed.iter().map(|destroyed| (&destroyed.steps, &destroyed.disks)).collect();
-    let mut hash = token_hash(&to_json(&(retry.run(), disks, &plan.settings)));
+    let mut hash = token_hash(&to_json(&(retry.run(), &retry.from, disks, &plan.settings)));
     hash.truncate(16);
     hash
 }
@@ -102,20 +123,35 @@ fn not_possible(frame: &Frame, node: &NodeStatus, error: Error) -> Result<Respon
     })
 }
 
-fn form(frame: &Frame, retry: &Retry, plan: &Plan) -> Html {
+fn form(frame: &Frame, retry: &Retry, plan: &Plan, shorter: Option<&str>) -> Html {
     let node = &plan.node;
     let content = html! {
         h1 { "Retry run: " (name(node)) }
         form.edit method="post" action={ "/nodes/" (reference(node)) "/retry" } {
             (frame.visitor.proof_field())
             input type="hidden" name="said" value=(said(retry, plan));
+            @if let Some(from) = &retry.from { input type="hidden" name="from" value=(from); }
             ul.plan {
                 li {
                     strong { (name(node)) } " " (words::state(&node.state, words::of_node(node.state))) ": "
-                    "Does again what run " span.mono { (retry.run()) } " was asked for. "
+                    "Does again what run " span.mono { (retry.run()) } " was asked for"
+                    @if let Some(from) = &plan.from {
+                        ", from step " strong { (line(from)) } " on. Only if the machine is restarted before, the run \
+                         begins with its first step"
+                    }
+                    ". "
                     @for destroyed in &plan.destroyed { (erases(&erased(&destroyed.hints, disks_of(node)))) " " }
                     @if plan.destroyed.is_empty() { "No step of it erases a disk." }
                     @if let Some(then) = plan.afterwards { "When it succeeded, " (then.in_words()) "." }
+                }
+            }
+            @if let Some(step) = shorter {
+                @let from: String = byte_serialize(step.as_bytes()).collect();
+                p.hint {
+                    "The steps before " (line(step)) " need not be done again: "
+                    a href={ "/nodes/" (reference(node)) "/retry?from=" (from) } {
+                        "retry from that step"
+                    }
                 }
             }
             label {

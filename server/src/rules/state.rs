@@ -153,10 +153,7 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTra
         return Ok(RunTransition::None);
     }
     if matches!(event.kind, EventKind::Started) && event.attempt == 1 {
-        for step in &mut run.steps[at..] {
-            let usual = step.usual;
-            *step = StepStatus { usual, ..blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action)) };
-        }
+        begin_again(&mut run.steps[at..]);
     }
     let turn = apply_to_step(&mut run.steps[at], event, now);
     match turn {
@@ -171,6 +168,14 @@ pub fn apply(run: &mut RunProgress, event: &Event, now: Millis) -> Result<RunTra
         RunTransition::Succeeded | RunTransition::None => return Ok(RunTransition::None),
     }
     Ok(turn)
+}
+
+/// Makes steps pending, because the machine begins with the first of them.
+pub fn begin_again(steps: &mut [StepStatus]) {
+    for step in steps {
+        let usual = step.usual;
+        *step = StepStatus { usual, ..blank(std::mem::take(&mut step.name), std::mem::take(&mut step.action)) };
+    }
 }
 
 fn apply_to_step(step: &mut StepStatus, event: &Event, now: Millis) -> RunTransition {

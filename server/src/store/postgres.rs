@@ -230,5 +230,6 @@ pub fn migrations() -> Migrator {
         migration(32, "requests of runs", include_str!("../../migrations/postgres/0032_run_requests.sql")),
         migration(33, "power", include_str!("../../migrations/postgres/0033_power.sql")),
         migration(34, "afterwards", include_str!("../../migrations/postgres/0034_afterwards.sql")),
+        migration(35, "done", include_str!("../../migrations/postgres/0035_done.sql")),
     ])
 }

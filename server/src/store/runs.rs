@@ -56,6 +56,10 @@ pub struct Run {
     pub image: Option<Digest>,
     /// What becomes of the node once it succeeded, if the node does not stay in service.
     pub afterwards: Option<Afterwards>,
+    /// How many of its steps an earlier run has done.
+    pub done: u32,
+    /// Boot of the machine in which its first step began. `None` before that.
+    pub boot_id: Option<String>,
     /// How often a machine began it from its first step.
     pub begins: u32,
     /// Whether a step began that destroys what was on a disk.
@@ -72,8 +76,8 @@ impl Run {
 /// Stores a new run, and the cloud-init instance ids that its workflow gives out.
 pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]) -> Result<(), Error> {
     let sql = "INSERT INTO runs (id, node, state, workflow_json, steps_json, last_seq, phone_home_hash, \
-               phone_home_json, created_at, required, keep_metadata, os, image, afterwards) VALUES ($1, $2, $3, $4, \
-               $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+               phone_home_json, created_at, required, keep_metadata, os, image, afterwards, done, destroyed, \
+               boot_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
     let done = db::query(sql)
         .bind(&run.id)
         .bind(&run.node)
@@ -89,6 +93,9 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
         .bind(&run.os)
         .bind(run.image.as_ref().map(ToString::to_string))
         .bind(run.afterwards.as_ref().map(to_word))
+        .bind(i64::from(run.done))
+        .bind(run.destroyed)
+        .bind(&run.boot_id)
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a run"))?;
@@ -105,7 +112,7 @@ pub async fn insert(connection: &mut Connection, run: &Run, instances: &[String]
 pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error> {
     let sql = "UPDATE runs SET state = $1, steps_json = $2, last_seq = $3, phone_home_json = $4, started_at = $5, \
                finished_at = $6, phoned_home_at = $7, last_contact_at = $8, ended = $9, event_bytes = $10, \
-               destroyed = $11, begins = $12 WHERE id = $13";
+               destroyed = $11, begins = $12, done = $13, boot_id = $14 WHERE id = $15";
     let done = db::query(sql)
         .bind(to_word(&run.progress.state))
         .bind(to_json(&run.progress.steps))
@@ -119,6 +126,8 @@ pub async fn update(connection: &mut Connection, run: &Run) -> Result<(), Error>
         .bind(run.event_bytes.cast_signed())
         .bind(run.destroyed)
         .bind(i64::from(run.begins))
+        .bind(i64::from(run.done))
+        .bind(&run.boot_id)
         .bind(&run.id)
         .execute(connection)
         .await;
@@ -164,8 +173,8 @@ macro_rules! newest {
         concat!(
             "SELECT runs.id, runs.node, runs.state, steps_json, finished_at, ended, event_bytes, last_seq, \
              runs.required, phone_home_hash, phone_home_json, runs.created_at, started_at, phoned_home_at, \
-             last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, afterwards, begins, \
-             destroyed \
+             last_contact_at, keep_metadata, has_metadata_url, forgotten, restored, os, image, afterwards, done, \
+             runs.boot_id, begins, destroyed \
              FROM runs JOIN nodes ON nodes.run = runs.id",
             $end
         )
@@ -325,6 +334,8 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let held = db::query(sql).execute(&mut *connection).await.map_err(failed())?;
     for sql in [
         "UPDATE nodes SET armed = FALSE",
+        // Nobody knows what machines did to their disks since the backup.
+        "UPDATE runs SET boot_id = NULL",
         "DELETE FROM claimants",
         "UPDATE power SET act_json = NULL, act_state = NULL, busy_for = NULL",
     ] {
@@ -381,6 +392,8 @@ fn without_workflow(row: &Row) -> Result<Run, Error> {
         os: get(row, "os")?,
         image: optional_word(row, "image")?,
         afterwards: optional_word(row, "afterwards")?,
+        done: u32::try_from(number(row, "done")?).unwrap_or_default(),
+        boot_id: get(row, "boot_id")?,
         begins: u32::try_from(number(row, "begins")?).unwrap_or(u32::MAX),
         destroyed: get(row, "destroyed")?,
     })

@@ -233,6 +233,7 @@ pub fn migrations() -> Migrator {
         migration(32, "requests of runs", include_str!("../../migrations/sqlite/0032_run_requests.sql")),
         migration(33, "power", include_str!("../../migrations/sqlite/0033_power.sql")),
         migration(34, "afterwards", include_str!("../../migrations/sqlite/0034_afterwards.sql")),
+        migration(35, "done", include_str!("../../migrations/sqlite/0035_done.sql")),
     ])
 }
 

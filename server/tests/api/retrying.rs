@@ -1,21 +1,29 @@
 //! A failed run is tried again with what it was asked for.
 
 use reqwest::StatusCode;
-use slipway_protocol::{Event, EventKind, Failure, NodeState, RunState, Workflow};
+use slipway_protocol::{
+    DiskErasure, DiskHints, Erasure, Event, EventKind, Failure, NodeState, Outcome, RunState, StepState, Workflow,
+};
 use slipway_server::operate;
 use slipway_server::store::systems::System;
 
 use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
 use crate::program::{fail, succeed};
 use crate::secrets::stored;
-use crate::support::{Node, TestServer};
+use crate::support::{Machine, Node, TestServer};
 
 const OWN: &str = "#cloud-config\nhostname: of-this-run\n";
 
 /// The steps before the one with this name succeed, and that one fails.
 pub async fn fails_at(server: &TestServer, node: &Node, workflow: &Workflow, name: &str) {
+    fails_after(server, node, workflow, "", name).await;
+}
+
+/// The same from the step after one on.
+async fn fails_after(server: &TestServer, node: &Node, workflow: &Workflow, after: &str, name: &str) {
     let (mut seq, mut events) = (workflow.next_seq, Vec::new());
-    for (step, known) in (0..).zip(&workflow.steps) {
+    let from = workflow.steps.iter().position(|step| step.name == after).map_or(0, |index| index + 1);
+    for (step, known) in (0..).zip(&workflow.steps).skip(from) {
         let failed = known.name == name;
         let end = match failed {
             true => EventKind::Failed(Failure { reason: "out of luck".to_owned(), ..Failure::default() }),
@@ -96,6 +104,78 @@ async fn only_the_newest_run_is_tried_again_and_with_the_system_as_it_is_now() {
     succeed(&data, &["node", "decommission", "--yes", "web1"]);
     let gone = fail(&data, &["run", "retry", "web1"]);
     assert!(gone.contains("is not kept"), "{gone}");
+}
+
+/// Events of a step that erased a disk.
+fn erased(workflow: &Workflow) -> Vec<Event> {
+    let result = Erasure::Erased { method: "zeros".to_owned(), millis: 1, samples: 1 };
+    let disk = DiskErasure { path: "/dev/sda".to_owned(), serial: Some("S5".to_owned()), result };
+    let done = Outcome { disks: vec![disk], ..Outcome::default() };
+    let event = |(seq, kind)| Event { seq, at: 1, step: 0, attempt: 1, kind };
+    (workflow.next_seq..).zip([EventKind::Started, EventKind::Succeeded(done)]).map(event).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_from_the_step_that_failed_with_the_disk_that_was_written() {
+    let server = TestServer::start().await;
+    let data = server.data_path();
+    let node = server.enrolled("web1").await;
+    let system = add_system(&server, |_| {}).await.unwrap();
+    start(&server, debian()).await.unwrap();
+    let first = node.workflow(&server).await.unwrap();
+    assert_eq!(names(&first)[..3], ["erase-disk", "stream-image", "seed-cloud-init"]);
+    node.post_events(&server, &first.run, &erased(&first)).await;
+    let rest = Workflow { next_seq: first.next_seq + 2, ..first.clone() };
+    fails_after(&server, &node, &rest, "erase-disk", "seed-cloud-init").await;
+
+    let retry = |from: &'static str| ["run", "retry", "--yes", "web1", "--from", from];
+    let unknown = fail(&data, &retry("nothing"));
+    assert!(unknown.contains("the run has no step \"nothing\"; its steps are erase-disk, stream-image,"), "{unknown}");
+    let later = fail(&data, &retry("4"));
+    assert!(later.contains("step seed-cloud-init of run") && later.contains("was not done"), "{later}");
+    let image = first.steps[1].clone();
+    // The system is another one by now.
+    let changed = System { kernel_args: vec!["quiet".to_owned()], ..system.clone() };
+    operate::add_system(&server.store().await, changed).await.unwrap();
+    let other = fail(&data, &retry("seed-cloud-init"));
+    assert!(other.contains("differ, because the operating system, its image or the node was changed"), "{other}");
+    operate::add_system(&server.store().await, system).await.unwrap();
+
+    let id = succeed(&data, &retry("3")).trim().to_owned();
+    let second = node.workflow(&server).await.unwrap();
+    assert_eq!((second.run.as_str(), second.done, names(&second)), (id.as_str(), 2, names(&first)));
+    assert_eq!(second.steps[1], image, "what is done stays as it was");
+    let disk = second.steps[2].action.disk().unwrap();
+    let written = DiskHints { device: Some("/dev/sda".to_owned()), serial: "S5".parse().ok(), ..DiskHints::default() };
+    assert_eq!(*disk, written, "no other disk is written");
+    assert_ne!(report_path(&second), report_path(&first), "the tokens are others");
+    let run = web1(&server).await.run.unwrap();
+    assert!(run.done == 2 && run.steps[..2].iter().all(|step| step.state == StepState::Succeeded), "{run:?}");
+    let events = succeed(&data, &["events", "--node", "web1", "--kind", "run-started"]);
+    assert!(events.contains(&format!("it tries run {} again from step seed-cloud-init", first.run)), "{events}");
+    fails_after(&server, &node, &second, "stream-image", "seed-cloud-init").await;
+
+    // What became of the disk is not known once the machine was restarted: before the retry, and after it.
+    succeed(&data, &retry("seed-cloud-init"));
+    let restarted = Machine { boot_id: "boot-2".to_owned(), ..node.machine };
+    let node = Node::enrol(&server, restarted).await;
+    let third = node.workflow(&server).await.unwrap();
+    assert_eq!((third.done, web1(&server).await.run.unwrap().done), (0, 0));
+    assert_eq!(third.steps[2].action.disk(), first.steps[2].action.disk(), "a path is of one boot");
+    fails_at(&server, &node, &third, "seed-cloud-init").await;
+    // A machine that is restarted and does not begin before the run is cancelled.
+    succeed(&data, &["run", "retry", "--yes", "web1"]);
+    let fourth = node.workflow(&server).await.unwrap();
+    node.post_events(&server, &fourth.run, &erased(&fourth)).await;
+    let restarted = Machine { boot_id: "boot-3".to_owned(), ..node.machine };
+    let node = Node::enrol(&server, restarted).await;
+    succeed(&data, &["run", "cancel", "--yes", "web1"]);
+    let late = fail(&data, &retry("stream-image"));
+    assert!(late.contains("the machine was restarted since run"), "{late}");
+    succeed(&data, &["run", "retry", "--yes", "web1"]);
+    let last = node.workflow(&server).await.unwrap();
+    node.finish(&server, &last).await;
+    assert_ne!(web1(&server).await.state, NodeState::Failed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -231,6 +231,9 @@ pub struct RunStatus {
     /// What becomes of the node once the run succeeded. Absent if it stays in service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub afterwards: Option<Afterwards>,
+    /// How many of the steps were done by the failed run that this one goes on with.
+    #[serde(default, skip_serializing_if = "crate::workflow::is_zero")]
+    pub done: u32,
     /// The steps, in order.
     pub steps: Vec<StepStatus>,
     /// The external steps that were reported, in the order to show them. They do not change the state of the run.

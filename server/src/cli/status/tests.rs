@@ -43,6 +43,7 @@ fn node(state: NodeState, steps: Vec<StepStatus>) -> NodeStatus {
             phone_home: Default::default(),
             os: None,
             afterwards: None,
+            done: 0,
             image: None,
             steps,
             external_steps: Vec::new(),

@@ -20,6 +20,7 @@ use crate::rules::told;
 use crate::rules::trouble::{self, Usual};
 use crate::run::facts::Facts;
 use crate::run::foresee::{Machine, foreign, foresee, images_of};
+use crate::run::go_on;
 use crate::store;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
@@ -101,6 +102,12 @@ pub async fn hand_out_workflow(
         node.key_left = false;
         nodes::save(&mut transaction, &node).await?;
     }
+    if run.done > 0 && run.boot_id != node.boot_id {
+        // Nobody knows what became of its disk meanwhile.
+        go_on::start_over(&mut run);
+        let event = NewEvent::new("the machine was restarted, so the run begins with its first step").of_run(&run);
+        history::record(&mut transaction, SiteEventKind::Restarted, event, now).await?;
+    }
     run.progress.state = RunState::Running;
     let is_first = run.started_at.is_none();
     if is_first {
@@ -124,7 +131,8 @@ pub async fn hand_out_workflow(
         secrets::forget_of_node(&mut transaction, &run.node).await?;
     }
     store::commit(transaction).await?;
-    Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps: run.workflow }))
+    let (steps, done) = (go_on::pinned(&run), run.done);
+    Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps, done }))
 }
 
 /// Returns the run that the machine with this key may execute, with its node.
@@ -171,7 +179,8 @@ pub async fn store_events(
         }
         let step = usize::try_from(event.step).unwrap_or(usize::MAX);
         let before = run.progress.steps.get(step).map(|step| step.state);
-        let has_begun = run.progress.steps.first().is_some_and(|first| first.state != StepState::Pending);
+        let first = run.progress.steps.get(run.done as usize);
+        let has_begun = first.is_some_and(|first| first.state != StepState::Pending);
         let turn = state::apply(&mut run.progress, event, now);
         let turn = turn.map_err(|error| Error::refused(ErrorCode::InvalidRequest, error.to_string()))?;
         run.last_seq = event.seq;
@@ -180,7 +189,11 @@ pub async fn store_events(
         );
         let destroys = || run.workflow.get(step).is_some_and(|step| step.action.destroys());
         run.destroyed |= turn == RunTransition::StepStarted && destroys();
-        if turn == RunTransition::StepStarted && is_beginning(event) {
+        if turn == RunTransition::StepStarted && is_beginning(&run, event) {
+            if run.done == 0 {
+                let node = nodes::get_by_id(&mut transaction, node).await?;
+                run.boot_id = node.and_then(|node| node.boot_id);
+            }
             // The machine was power-cycled during the run and starts over. Earlier reports are not about the system
             // that is being installed now.
             run.begins = run.begins.saturating_add(1);
@@ -227,7 +240,7 @@ async fn record(
     has_begun: bool,
     now: Millis,
 ) -> Result<(), Error> {
-    if is_beginning(event) && has_begun {
+    if is_beginning(run, event) && has_begun {
         let restarted = NewEvent::new("the machine began the run again from its first step").of_run(run);
         history::record(connection, SiteEventKind::Restarted, restarted, now).await?;
     }
@@ -312,8 +325,8 @@ fn check_gap(batch: &EventBatch, last: u64) -> Result<(), Error> {
 }
 
 /// Returns whether the run begins, or starts over, with this event.
-fn is_beginning(event: &Event) -> bool {
-    event.step == 0 && event.attempt == 1 && matches!(event.kind, EventKind::Started)
+fn is_beginning(run: &Run, event: &Event) -> bool {
+    event.step == run.done && event.attempt == 1 && matches!(event.kind, EventKind::Started)
 }
 
 fn node_event(turn: RunTransition, run: &Run) -> Option<NodeEvent> {

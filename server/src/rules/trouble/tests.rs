@@ -46,6 +46,7 @@ fn run(state: RunState, first: StepState) -> RunStatus {
         phone_home: BTreeMap::new(),
         os: None,
         afterwards: None,
+        done: 0,
         image: None,
         steps: vec![step("stream-image", first)],
         external_steps: Vec::new(),
