@@ -53,7 +53,9 @@ pub use self::power::{PowerChange, PowerRequest, change_power, show_power, switc
 pub use self::release::release_node;
 pub use self::replace::{Replacement, plan_replacement, replace_machine};
 pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
-pub use self::run::{Destroyed, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run};
+pub use self::run::{
+    Destroyed, GoesOn, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run,
+};
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};
 pub use self::system::{add_system, remove_system};
 pub use self::token::{

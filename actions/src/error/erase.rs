@@ -33,7 +33,7 @@ pub enum EraseError {
     #[error("verifying that {disk} is erased: the old data at byte {offset} is still there")]
     Unchanged { disk: String, offset: u64 },
     /// A disk that stays in the machine would be skipped.
-    #[error("nothing was erased, because of {}; unplug such a disk, or make it writable", disks.join("; "))]
+    #[error("nothing was erased, because of {}; unplug it, make it writable, or end what uses it", disks.join("; "))]
     Incomplete {
         /// Each disk, with the reason.
         disks: Vec<String>,

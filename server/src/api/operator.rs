@@ -162,7 +162,7 @@ pub struct Decommission {
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "Its machine can neither be switched off nor erased.")))]
+        (status = 409, body = ErrorBody, description = "It cannot be switched off, or not erased. Nothing was done.")))]
 pub async fn decommission(
     Operator(app): Operator,
     UrlPath(node): UrlPath<String>,

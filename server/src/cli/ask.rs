@@ -74,21 +74,34 @@ pub fn machine(node: &NodeStatus) -> String {
 
 /// Describes what a run would do. Empty if it destroys nothing.
 pub fn run(plan: &Plan) -> Vec<String> {
-    if plan.destroyed.is_empty() && plan.replaced.is_none() && !plan.boots && plan.afterwards.is_none() {
+    if plan.destroyed.is_empty()
+        && plan.goes_on.is_none()
+        && plan.replaced.is_none()
+        && !plan.boots
+        && plan.afterwards.is_none()
+    {
         return Vec::new();
     }
-    let from = plan.from.iter().map(|from| {
-        format!(
-            "goes on with step {from}; only if the machine is restarted before, the run begins with its first step:"
-        )
-    });
     let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
     let disks = plan.node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let erased = plan.destroyed.iter().flat_map(|destroyed| erases(destroyed, disks));
     let booted = plan.boots.then(|| booted(&plan.node));
     let then =
         plan.afterwards.map(|then| format!("when it succeeded, {}: its credentials are refused", then.in_words()));
-    std::iter::once(machine(&plan.node)).chain(from).chain(erased).chain(replaced).chain(booted).chain(then).collect()
+    let goes_on = plan.goes_on.iter().flat_map(|goes_on| {
+        let from = format!(
+            "goes on with step {}; if the machine is restarted before the end, the run begins with its first step:",
+            goes_on.from
+        );
+        std::iter::once(from).chain(goes_on.again.iter().flat_map(|destroyed| erases(destroyed, disks)))
+    });
+    std::iter::once(machine(&plan.node))
+        .chain(erased)
+        .chain(goes_on)
+        .chain(replaced)
+        .chain(booted)
+        .chain(then)
+        .collect()
 }
 
 fn booted(node: &NodeStatus) -> String {

@@ -47,16 +47,17 @@ impl Replacement {
         let (new, old) = (identity.in_words(), node.identity.in_words());
         let takes =
             format!("the machine at {address} with the claim code {code} takes its place: {new} instead of {old}");
-        let refuses = "refuses the key of its earlier machine from now on".to_owned();
+        let refuses = "the server refuses the key of its earlier machine from now on".to_owned();
         let tpm = match (&node.tpm, ek) {
             (Some(tpm), Some(ek)) if tpm.ek.contains(ek) => None,
-            (_, Some(ek)) => Some(format!("knows the node by the TPM {ek} from now on")),
-            (Some(_), None) => Some("forgets its TPM: the machine says that it has none".to_owned()),
+            (_, Some(ek)) => Some(format!("the server knows the node by the TPM {ek} from now on")),
+            (Some(_), None) => Some("the server forgets the TPM of the node, because that machine has none".to_owned()),
             (None, None) => None,
         };
         let is_mac_only = identity.uuid.is_none() && identity.serial.is_none();
-        let macs = is_mac_only
-            .then(|| "knows the node by MAC addresses alone, which anybody on the network can read and use".to_owned());
+        let macs = is_mac_only.then(|| {
+            "the server knows the node by MAC addresses alone, which anybody on the network can read and use".to_owned()
+        });
         [takes, refuses].into_iter().chain(tpm).chain(macs).collect()
     }
 }
@@ -85,7 +86,7 @@ pub async fn replace_machine(
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
     node.identity = claimant.identity.clone();
-    node.mac_only |= node.identity.uuid.is_none() && node.identity.serial.is_none();
+    node.mac_only = node.identity.uuid.is_none() && node.identity.serial.is_none();
     if !has_its_tpm(&claimant, &node) {
         node.tpm = None;
     }

@@ -70,7 +70,8 @@ pub(super) async fn start(
     if let Some(replaced) = replaced {
         replace(&mut transaction, replaced, &id, now).await?;
     }
-    let what = os.as_ref().map_or_else(|| "has a workflow of its own".to_owned(), |os| format!("installs {os}"));
+    let own = if afterwards.is_some() { "erases disks" } else { "has a workflow of its own" };
+    let what = os.as_ref().map_or_else(|| own.to_owned(), |os| format!("installs {os}"));
     let again = retried.map(|retried| format!(": it tries run {} again", retried.run)).unwrap_or_default();
     let from = composed.steps.get(taken.len()).filter(|_| !taken.is_empty());
     let from = from.map(|step| format!(" from step {}", step.name)).unwrap_or_default();
@@ -102,9 +103,8 @@ pub(super) async fn start(
 pub struct Plan {
     /// The node, as it is now.
     pub node: NodeStatus,
-    /// Name of the step that it begins with, if it goes on with what a failed run did. If the machine is restarted, the
-    /// run begins with its first step.
-    pub from: Option<String>,
+    /// How it goes on with what a failed run did, if it does.
+    pub goes_on: Option<GoesOn>,
     /// What is destroyed, in the order of the steps.
     pub destroyed: Vec<Destroyed>,
     /// Id of the run that is not over, and will be replaced.
@@ -123,6 +123,15 @@ impl Plan {
         let done = |plan: &Self| (plan.node.id.clone(), plan.destroyed.clone(), plan.replaced.clone(), plan.boots);
         done(self) == done(other) && self.settings == other.settings
     }
+}
+
+/// How a run goes on with what a failed one did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GoesOn {
+    /// Name of the step that it begins with.
+    pub from: String,
+    /// What is destroyed if the machine is restarted before the end, because the run then begins with its first step.
+    pub again: Vec<Destroyed>,
 }
 
 /// A disk that steps destroy, as far as it is known before the machine chooses it.
@@ -157,11 +166,20 @@ pub(super) async fn plan(
     let settings = settings(&composed);
     let taken = take_over(&mut connection, &node, failed, &settings, &composed.steps, now()).await?;
     let disks = node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
-    let destroyed = destroyed(&composed.steps, disks);
-    let from = composed.steps.get(taken.len()).filter(|_| !taken.is_empty()).map(|step| step.name.clone());
+    let goes_on = composed.steps.get(taken.len()).filter(|_| !taken.is_empty());
+    let goes_on = goes_on.map(|step| GoesOn { from: step.name.clone(), again: destroyed(&composed.steps, disks) });
+    let destroyed = destroyed(composed.steps.get(taken.len()..).unwrap_or_default(), disks);
     let replaced = replaced.map(|run| run.id);
     let boots = !leaves_power && power::ask::would_boot(&mut connection, &node).await?;
-    Ok(Plan { from, destroyed, replaced, settings, boots, afterwards, node: status::one(&mut connection, node).await? })
+    Ok(Plan {
+        goes_on,
+        destroyed,
+        replaced,
+        settings,
+        boots,
+        afterwards,
+        node: status::one(&mut connection, node).await?,
+    })
 }
 
 fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {

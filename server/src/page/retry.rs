@@ -135,13 +135,14 @@ fn form(frame: &Frame, retry: &Retry, plan: &Plan, shorter: Option<&str>) -> Htm
                 li {
                     strong { (name(node)) } " " (words::state(&node.state, words::of_node(node.state))) ": "
                     "Does again what run " span.mono { (retry.run()) } " was asked for"
-                    @if let Some(from) = &plan.from {
-                        ", from step " strong { (line(from)) } " on. Only if the machine is restarted before, the run \
-                         begins with its first step"
-                    }
+                    @if let Some(goes_on) = &plan.goes_on { ", from step " strong { (line(&goes_on.from)) } " on" }
                     ". "
                     @for destroyed in &plan.destroyed { (erases(&erased(&destroyed.hints, disks_of(node)))) " " }
                     @if plan.destroyed.is_empty() { "No step of it erases a disk." }
+                    @if let Some(goes_on) = &plan.goes_on {
+                        " If the machine is restarted before the end, the run begins with its first step: "
+                        @for destroyed in &goes_on.again { (erases(&erased(&destroyed.hints, disks_of(node)))) " " }
+                    }
                     @if let Some(then) = plan.afterwards { "When it succeeded, " (then.in_words()) "." }
                 }
             }

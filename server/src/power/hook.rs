@@ -153,7 +153,9 @@ pub async fn run(folders: &[PathBuf], call: Call<'_>) -> Result<Ended, Failure> 
 /// Returns a file with the input of a hook, in memory. The input is whole before the hook starts: a hook that outlives
 /// a killed server must not act on the half of it, or on nothing.
 fn whole(input: &str) -> std::io::Result<File> {
-    let mut file = File::from(memfd_create("hook", MemfdFlags::CLOEXEC)?);
+    // Some hosts refuse files that could be executed, and kernels before 6.3 do not know this flag.
+    let sealed = memfd_create("hook", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL);
+    let mut file = File::from(sealed.or_else(|_| memfd_create("hook", MemfdFlags::CLOEXEC))?);
     file.write_all(input.as_bytes())?;
     file.rewind()?;
     Ok(file)

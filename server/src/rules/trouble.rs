@@ -169,7 +169,7 @@ fn running(run: &RunStatus) -> Option<(usize, &StepStatus)> {
 }
 
 fn has_begun(run: &RunStatus) -> bool {
-    run.steps.iter().any(|step| step.state != StepState::Pending)
+    run.steps.iter().skip(run.done as usize).any(|step| step.state != StepState::Pending)
 }
 
 /// Names a step: `step 2/5 stream-image`.

@@ -33,6 +33,9 @@ pub async fn take_over(
         let message = format!("the run has no step {from:?}; its steps are {names}");
         return Err(Error::refused(ErrorCode::InvalidRequest, message));
     };
+    if done == 0 {
+        return Ok(Vec::new());
+    }
     let run = &failed.id;
     let facts = run_facts::of_run(connection, run).await?.unwrap_or_default();
     if facts.settings.as_ref() != Some(settings) {
@@ -52,13 +55,19 @@ pub async fn take_over(
     if let Some(step) = before.iter().find(|step| is_of_its_run(&step.action)) {
         return refused(format!("step {} has to be done by each run itself: begin with it, or before it", step.name));
     }
-    if failed.boot_id.is_none() || failed.boot_id != node.boot_id || !node.is_in_slipway(now) {
-        return refused(format!(
-            "the machine was restarted since run {run} began, or is silent, and its disk may have changed"
-        ));
+    if !node.is_in_slipway(now) {
+        return refused(format!("the machine of node {} is silent; look at it, and try again", node.label()));
     }
-    if done > 0 && written(before, known).is_none() {
-        return refused(format!("the steps before {from} do not say which disk they wrote"));
+    if failed.boot_id.is_none() {
+        return refused(format!("it is not known whether the machine was restarted since run {run} began"));
+    }
+    if failed.boot_id != node.boot_id {
+        return refused(format!("the machine was restarted since run {run} began, and its disk may have changed"));
+    }
+    if written(before, known).is_none() {
+        return refused(format!(
+            "the steps before {from} do not name one disk by a serial number, so another could have taken its place"
+        ));
     }
     Ok(known.to_vec())
 }
@@ -124,7 +133,7 @@ fn is_of_its_run(action: &Action) -> bool {
 }
 
 /// Returns the hints of the step that erased a disk, and hints for just that disk. `None` unless all steps are about
-/// the disk that one of them erased.
+/// the disk that one of them erased, and it can be told from one that is put in its place.
 fn written(steps: &[Step], done: &[StepStatus]) -> Option<(DiskHints, DiskHints)> {
     let erases = |step: &Step| matches!(step.action, Action::EraseDisk(_));
     let (step, status) = steps.iter().zip(done).find(|(step, _)| erases(step))?;
@@ -133,8 +142,12 @@ fn written(steps: &[Step], done: &[StepStatus]) -> Option<(DiskHints, DiskHints)
     let mut disks = status.outcome.iter().flat_map(|outcome| &outcome.disks).filter(erased);
     let (Some(disk), None) = (disks.next(), disks.next()) else { return None };
     let are_same = steps.iter().filter_map(|step| step.action.disk()).all(|other| *other == hints);
+    if !are_same || hints.device.is_some() {
+        // An operator who names a path means whatever disk is there.
+        return are_same.then(|| (hints.clone(), hints));
+    }
     // A hint may have operators.
     let is_plain = |serial: &&String| serial.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    let serial = disk.serial.as_ref().filter(is_plain).and_then(|serial| serial.parse().ok());
-    are_same.then(|| (hints, DiskHints { device: Some(disk.path.clone()), serial, ..DiskHints::default() }))
+    let serial = disk.serial.as_ref().filter(is_plain)?.parse().ok();
+    Some((hints, DiskHints { device: Some(disk.path.clone()), serial, ..DiskHints::default() }))
 }

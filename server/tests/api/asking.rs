@@ -87,7 +87,7 @@ async fn what_is_lost_is_named_and_nothing_is_done_without_a_yes() {
         ("node decommission --erase web1", "erases all of these disks (erase-disk); as last seen:".to_owned()),
         (
             "node decommission --erase web1",
-            "when it succeeded, it goes out of service: its credentials are refused".to_owned(),
+            "when it succeeded, the node goes out of service: its credentials are refused".to_owned(),
         ),
         ("node decommission web1", "refuses its credentials from now on".to_owned()),
         ("os remove debian", "removes the settings of debian".to_owned()),

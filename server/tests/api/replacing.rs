@@ -51,13 +51,20 @@ async fn a_machine_takes_the_place_of_one_that_was_replaced() {
     assert!(without.contains("does not have the TPM that was registered for node web1"), "{without}");
     change(NodeChange { ek: Some(Vec::new()), ..NodeChange::default() }).await;
 
+    // What the operator agreed to is not what it is any more.
+    let agreed = operate::plan_replacement(&store, "web1", &code).await.unwrap();
+    let more = Identity { macs: vec!["52:54:00:12:34:57".to_owned()], ..Identity::default() };
+    change(NodeChange { identity: Some(more), ..NodeChange::default() }).await;
+    let other = operate::replace_machine(&store, "web1", &code, Some(&agreed)).await.unwrap_err().to_string();
+    assert!(other.starts_with("nothing was done: the node or the machine is another by now"), "{other}");
+
     let said = succeed(&data, &replace);
     assert_eq!(said, format!("the machine with the claim code {code} is web1 from now on\n"));
     let new = Node::enrol(&server, machine).await;
     assert_eq!(new.enrolment.node, old.enrolment.node);
     assert_eq!(operate::show_node(&store, "web1").await.unwrap().identity, board());
     let heartbeat = old.client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
-    assert!(heartbeat.status().is_client_error(), "{heartbeat:?}");
+    assert_eq!(heartbeat.status(), StatusCode::UNAUTHORIZED);
     waits(&server, &old.machine).await;
     let events = succeed(&data, &["events", "--node", "web1", "--kind", "released"]);
     assert!(events.contains(&format!("uuid {OTHER_UUID}, serial 7CZ2 instead of uuid {UUID}")), "{events}");
@@ -78,9 +85,10 @@ async fn the_page_says_what_takes_the_place_of_what_and_asks() {
     assert!(stranger.contains(&format!("href=\"/replace?by={code}\"")), "{stranger}");
     assert!(browser.page(&format!("/replace?by={code}")).await.contains("Name or id of the node"));
     let page = browser.page(&format!("/replace?by={code}&node=web1")).await;
-    for part in
-        [&format!("{OTHER_UUID}, serial 7CZ2 instead of uuid {UUID}")[..], "refuses the key of its earlier machine"]
-    {
+    for part in [
+        &format!("{OTHER_UUID}, serial 7CZ2 instead of uuid {UUID}")[..],
+        "the server refuses the key of its earlier machine",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let said = page.split("name=\"said\" value=\"").nth(1).unwrap().split('"').next().unwrap();

@@ -45,7 +45,10 @@ async fn a_machine_goes_out_of_service_once_its_disks_are_erased() {
     let node = installed(&server).await;
     let before = state(&server).await;
     let said = succeed(&data, &ERASE);
-    assert!(said.contains("erases web1; when it succeeded, it goes out of service: `status web1` says"), "{said}");
+    assert!(
+        said.contains("erases web1; when it succeeded, the node goes out of service: `status web1` says"),
+        "{said}"
+    );
     let asked = web1(&server).await.run.unwrap();
     assert_eq!((state(&server).await, asked.state), (before, RunState::Pending), "the system goes on until then");
     assert_eq!(asked.afterwards, Some(Afterwards::Decommission));
@@ -73,12 +76,12 @@ async fn a_machine_goes_out_of_service_once_its_disks_are_erased() {
     let again = node.post_events(&server, &workflow.run, &all).await;
     assert_eq!(again.status(), StatusCode::GONE, "its credentials are refused");
     let shown = succeed(&data, &["run", "show", &workflow.run]);
-    assert!(shown.contains("Afterwards  it goes out of service\n"), "{shown}");
+    assert!(shown.contains("Afterwards  the node goes out of service\n"), "{shown}");
     let proof = "    -> /dev/nvme0n1, serial number S5: erased by NVMe format in 3 s, and read back at 64 places\n";
     assert!(shown.contains(proof), "the proof stays: {shown}");
     let told = succeed(&data, &["events", "--node", "web1"]);
     for message in [
-        "has a workflow of its own; when it succeeded, it goes out of service",
+        "erases disks; when it succeeded, the node goes out of service",
         "the node is terminating",
         "the node was taken out of service after its last run",
     ] {

@@ -2,12 +2,14 @@
 
 use reqwest::StatusCode;
 use slipway_protocol::{
-    DiskErasure, DiskHints, Erasure, Event, EventKind, Failure, NodeState, Outcome, RunState, StepState, Workflow,
+    DiskErasure, DiskHints, Erasure, Event, EventKind, Failure, NodeState, Outcome, RunState, RunStatus, StepState,
+    Workflow,
 };
 use slipway_server::operate;
 use slipway_server::store::systems::System;
 
 use crate::installing::{add_system, debian, install, report_path, seed, start, web1};
+use crate::page::Browser;
 use crate::program::{fail, succeed};
 use crate::secrets::stored;
 use crate::support::{Machine, Node, TestServer};
@@ -141,7 +143,9 @@ async fn a_run_goes_on_from_the_step_that_failed_with_the_disk_that_was_written(
     assert!(other.contains("differ, because the operating system, its image or the node was changed"), "{other}");
     operate::add_system(&server.store().await, system).await.unwrap();
 
-    let id = succeed(&data, &retry("3")).trim().to_owned();
+    let url = server.url("/v1/operator/runs/web1/retry?from=3");
+    let answer = server.client().post(url).bearer_auth(server.operator_token()).send().await.unwrap();
+    let id = answer.json::<RunStatus>().await.unwrap().id;
     let second = node.workflow(&server).await.unwrap();
     assert_eq!((second.run.as_str(), second.done, names(&second)), (id.as_str(), 2, names(&first)));
     assert_eq!(second.steps[1], image, "what is done stays as it was");
@@ -156,7 +160,14 @@ async fn a_run_goes_on_from_the_step_that_failed_with_the_disk_that_was_written(
     fails_after(&server, &node, &second, "stream-image", "seed-cloud-init").await;
 
     // What became of the disk is not known once the machine was restarted: before the retry, and after it.
-    succeed(&data, &retry("seed-cloud-init"));
+    let browser = Browser::signed_in(&server, &server.operator_token()).await;
+    assert!(browser.page("/nodes/web1/retry").await.contains("/retry?from=seed-cloud-init\""));
+    let page = browser.page("/nodes/web1/retry?from=seed-cloud-init").await;
+    assert!(page.contains("on. No step of it erases a disk. If the machine is restarted before the end"), "{page}");
+    let said = page.split("name=\"said\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let sent = [("said", said), ("from", "seed-cloud-init"), ("confirm", "web1")];
+    assert_eq!(browser.send("/nodes/web1/retry", &sent).await.status(), StatusCode::SEE_OTHER);
+    assert_eq!(web1(&server).await.run.unwrap().done, 2);
     let restarted = Machine { boot_id: "boot-2".to_owned(), ..node.machine };
     let node = Node::enrol(&server, restarted).await;
     let third = node.workflow(&server).await.unwrap();

@@ -261,11 +261,11 @@ impl Afterwards {
         if power_off { Self::DecommissionAndPowerOff } else { Self::Decommission }
     }
 
-    /// What becomes of the node, for people: `it goes out of service`.
+    /// What becomes of the node, for people: `the node goes out of service`.
     pub fn in_words(self) -> &'static str {
         match self {
-            Self::Decommission => "it goes out of service",
-            Self::DecommissionAndPowerOff => "it goes out of service and is switched off",
+            Self::Decommission => "the node goes out of service",
+            Self::DecommissionAndPowerOff => "the node goes out of service and its machine is switched off",
         }
     }
 }

@@ -105,7 +105,8 @@ pub async fn hand_out_workflow(
     if run.done > 0 && run.boot_id != node.boot_id {
         // Nobody knows what became of its disk meanwhile.
         go_on::start_over(&mut run);
-        let event = NewEvent::new("the machine was restarted, so the run begins with its first step").of_run(&run);
+        let message = "the machine was restarted, as far as is known, so the run begins with its first step";
+        let event = NewEvent::new(message).of_run(&run);
         history::record(&mut transaction, SiteEventKind::Restarted, event, now).await?;
     }
     run.progress.state = RunState::Running;
