@@ -136,7 +136,8 @@ impl Runner {
             error!("{}", failure.in_one_line());
             return self.fail(workflow, workflow.done, 0, EventKind::Failed(failure));
         }
-        info!("run {} has {} steps, of which {} are done", workflow.run, workflow.steps.len(), workflow.done);
+        let done = if workflow.done > 0 { format!(", of which {} are done", workflow.done) } else { String::new() };
+        info!("run {} has {} steps{done}", workflow.run, workflow.steps.len());
         for (index, step) in (0u32..).zip(&workflow.steps).skip(workflow.done as usize) {
             match self.run_step(workflow, index, step).await {
                 Ok(Next::Continue) => {}
