@@ -128,7 +128,7 @@ fn nothing_is_erased_if_a_disk_that_stays_would_be_skipped() {
     let expect = format!("{}: skipped: it is write-protected; unplug", bench.path("protected").display());
     assert!(error.contains("nothing was erased") && error.contains(&expect), "{error}");
     assert!(bench.disk().iter().all(|byte| *byte == 0xAA), "nothing was written");
-    // What is no disk of the machine is skipped all the same.
+    // Disks that do not stay in the machine are skipped as before.
     bench.disks[1].disk.removable = true;
     bench.disks[2].boot_medium = Some("slipway started from it".to_owned());
     bench.disks[3].disk.removable = true;

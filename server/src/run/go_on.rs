@@ -82,8 +82,8 @@ pub fn go_on(run: &mut Run, taken: Vec<StepStatus>, boot_id: Option<String>) {
     }
 }
 
-/// Returns the steps of a run as its machine gets them. Steps after those that are done have the disk that was written,
-/// if they have the same hints as the step that erased it: in this boot of the machine, that is no other disk.
+/// Returns the steps of a run as its machine gets them. Later steps with the same hints as the step that erased a disk
+/// name just that disk, by what it is called in this boot of the machine.
 pub fn pinned(run: &Run) -> Vec<Step> {
     let mut steps = run.workflow.clone();
     let done = steps.len().min(run.done as usize);
