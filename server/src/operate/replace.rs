@@ -45,8 +45,10 @@ impl Replacement {
     pub fn in_words(&self) -> Vec<String> {
         let Self { node, identity, ek, code, address } = self;
         let (new, old) = (identity.in_words(), node.identity.in_words());
-        let takes =
-            format!("the machine at {address} with the claim code {code} takes its place: {new} instead of {old}");
+        let takes = format!(
+            "the machine at {address} with the claim code {code} takes the place of the node's machine: {new} instead \
+             of {old}"
+        );
         let refuses = "the server refuses the key of its earlier machine from now on".to_owned();
         let tpm = match (&node.tpm, ek) {
             (Some(tpm), Some(ek)) if tpm.ek.contains(ek) => None,
@@ -98,7 +100,7 @@ pub async fn replace_machine(
         power::save(&mut transaction, &power).await?;
     }
     bind(&mut transaction, &mut node, claimant).await?;
-    let what = replacement.in_words().join("; ").replace("takes its place", "took the place of the node's machine");
+    let what = replacement.in_words().join("; ");
     did(&mut transaction, SiteEventKind::Released, NewEvent::new(what).of(&node)).await?;
     let status = status::one(&mut transaction, node).await?;
     store::commit(transaction).await?;

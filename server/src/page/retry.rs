@@ -11,7 +11,7 @@ use slipway_protocol::shared::printable::line;
 use slipway_protocol::{ErrorCode, NodeStatus, StepState};
 
 use crate::api::answer::UrlPath;
-use crate::api::operator::signed;
+use crate::api::operator::runs::signed;
 use crate::base::error::Error;
 use crate::base::random::token_hash;
 use crate::operate::{self, Plan, Retry};

@@ -60,7 +60,7 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
         ("POST", "/nodes", "", json!({ "name": "web1", "identity": { "uuid": UUID } }), "the node was added"),
         ("PATCH", "/nodes/{node}", "web1", json!({ "site": "fra" }), "settings of the node were changed: site"),
         ("POST", "/nodes/{node}/release", "web1", none.clone(), "was released"),
-        ("POST", "/nodes/{node}/replace", "web1", by, "took the place of the node's machine"),
+        ("POST", "/nodes/{node}/replace", "web1", by, "takes the place of the node's machine"),
         ("POST", "/nodes/{node}/runs", "web1", json!({ "task": { "os": "debian" } }), "installs debian"),
         ("POST", "/runs/{run}/confirm", "web1", none.clone(), "was confirmed"),
         ("POST", "/runs/{run}/cancel", "web1", none.clone(), "the run was cancelled"),
