@@ -20,16 +20,46 @@ use crate::lab::target_image::System;
 /// time, because an emulated machine uses a whole core and its time limits assume that it has one.
 const AT_ONCE: usize = 2;
 
-/// Tests of the server, by the beginnings of their names, that are about the SQLite file in its data folder. They do
-/// not run on PostgreSQL.
-const OF_SQLITE: &[&str] = &[
+/// Tests of the server, by the beginnings of their names, that do not run on PostgreSQL: they are about the SQLite file
+/// in its data folder, or about what no database has a part in, such as files, images and browsers.
+const ON_SQLITE_ALONE: &[&str] = &[
+    "admission::a_store_without_keys_lets_the_first_machine_of_a_node_with_work_in",
     "backups::",
     "data_folder::",
-    "lost_database::",
+    "external_steps::a_snippet_",
+    "foreseen::an_image_",
     "health::a_full_disk_is_a_problem_until_there_is_room",
-    "admission::a_store_without_keys_lets_the_first_machine_of_a_node_with_work_in",
+    "images::a_damaged_partition_table_is_refused_in_every_format",
+    "insides::",
+    "keys_in_tokens::",
+    "lost_database::",
     "measured_boot::a_site_that_has_nodes_already_goes_on_as_before_until_an_operator_asks_for_the_comparison",
+    "media::",
+    "media_over_https::",
+    "named::each_shell_completes_commands_and_names",
+    "network::cloud_init_makes_of_it_what_the_operator_meant",
+    "no_values::",
     "operators::the_token_of_an_older_data_folder_goes_on_working",
+    "page_in_browser::",
+    "siege::",
+];
+/// Tests of the server, by the beginnings of their names, that do not run on SQLite: they are about PostgreSQL, about
+/// several servers, which need it, or about a bucket, which such servers share.
+const ON_POSTGRES_ALONE: &[&str] = &[
+    "captures::a_disk_is_put_together_once_though_two_servers_are_asked_to",
+    "captures::each_server_of_a_site_can_take_the_next_piece_of_a_disk",
+    "clocks::of_two_servers_whose_clocks_are_far_apart_the_wrong_one_is_not_ready",
+    "database_copy::",
+    "databases::",
+    "health::a_database_server_that_is_away_is_a_problem_until_it_is_back",
+    "health::a_frozen_database_server_holds_up_no_answer",
+    "health::a_read_only_database_is_a_problem_until_it_accepts_changes",
+    "killed_servers::",
+    "lost_postgres::",
+    "objects::",
+    "published::",
+    "replicas::",
+    "to_replicas::",
 ];
 
 /// Prefix printed by a test that cannot check everything here, for lack of root, a tool or a kernel feature.
@@ -40,8 +70,8 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Polling interval of a running program.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whole-machine tests that take longer than two minutes, and therefore take turns. Each is followed by the system that
-/// no other test installs, if there is one.
+/// Whole-machine tests that take longer than two minutes, and therefore take turns: every second commit runs one. Each
+/// is followed by the system that no other test installs, if there is one.
 const LONG: [(&str, Option<System>); 7] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
@@ -53,29 +83,41 @@ const LONG: [(&str, Option<System>); 7] = [
     ("an_arm64_debian_is_installed_until_it_runs", Some(System::Arm64)),
 ];
 
-/// Whole-machine tests that take more than forty seconds, without those of what slipway promises first: that a system
-/// is installed until it runs, and that a power cut leaves no half-written disk that boots. The longest come first, so
-/// that all turns take about as long.
-const MEDIUM: [&str; 12] = [
+/// Test programs that take more than forty seconds, by package and target or by target, without those of what slipway
+/// promises first: that a system is installed until it runs, and that a power cut leaves no half-written disk that
+/// boots. The longest come first, so that all turns take about as long.
+const MEDIUM: [&str; 24] = [
+    "user-data/image",
+    "a_machine_reaches_its_server_through_a_proxy",
+    "xtask/dist",
+    "xtask/image",
+    "a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place",
     "the_firmware_starts_what_was_installed_and_keeps_its_network_entries",
+    "xtask/redfish",
     "a_boot_reporter_follows_a_system_and_holds_up_nothing_when_the_server_is_away",
+    "xtask/schemathesis",
+    "firmware_starts_the_boot_image_by_https_from_the_server_with_the_sites_ca",
+    "arrays_with_parity_keep_what_steps_write",
     "a_stick_installs_a_machine_with_sata_nvme_and_an_intel_network_card",
     "a_medium_of_two_builds_stops_before_the_network",
     "secure_boot_starts_what_the_site_signed_and_refuses_each_modified_part",
-    "a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place",
+    "a_machine_with_192_mib_is_installed_by_the_image_for_real_machines",
     "a_machines_screen_shows_what_it_does_and_leaves_panics_alone",
     "a_machine_in_setup_mode_is_enrolled_and_then_starts_only_what_is_signed",
     "ipxe_starts_the_boot_image_by_https_through_nginx",
     "a_captured_disk_is_written_again_as_it_was",
+    "an_array_of_two_disks_carries_volumes_that_later_steps_fill",
     "a_machine_starts_and_enrols_in_a_network_with_ipv6_alone",
     "older_firmware_starts_the_boot_image_by_https_through_nginx",
+    "a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site",
+    "a_kernel_without_a_signature_is_not_started_under_lockdown",
 ];
 /// Number of commits until each of [`MEDIUM`] had its turn.
-const TURNS: usize = 3;
+const TURNS: usize = 4;
 
 /// Returns the tests that do not have their turn with this commit, each with the system that no other test installs.
 pub fn left_out() -> Vec<(&'static str, Option<System>)> {
-    let long = LONG.into_iter().enumerate().filter(|(n, _)| *n != turn()).map(|(_, long)| long);
+    let long = LONG.into_iter().enumerate().filter(|(n, _)| Some(*n) != turn()).map(|(_, long)| long);
     let medium = MEDIUM.into_iter().enumerate().filter(|(n, _)| n % TURNS != commit() % TURNS);
     long.chain(medium.map(|(_, name)| (name, None))).collect()
 }
@@ -90,9 +132,9 @@ pub fn is_arm64(test: &str) -> bool {
     test.contains("_arm64_")
 }
 
-/// Returns the index in [`LONG`] of this commit's test. Each commit has a fixed test, and the next commit has the next.
-fn turn() -> usize {
-    commit() % LONG.len()
+/// Returns the index in [`LONG`] of this commit's test. Each commit has a fixed test or none.
+fn turn() -> Option<usize> {
+    commit().is_multiple_of(2).then(|| commit() / 2 % LONG.len())
 }
 
 /// Returns the number of commits up to this one, for checks that take turns. 0 if git cannot tell.
@@ -129,9 +171,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// Whether this is the test program of the cargo target with this name.
+    /// Whether this is the test program of the cargo target with this name, or of this package and target.
     pub fn is(&self, target: &str) -> bool {
-        self.name.rsplit('/').next() == Some(target)
+        self.name == target || self.name.rsplit('/').next() == Some(target)
     }
 }
 
@@ -242,7 +284,9 @@ fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path)
     test.env("RUST_BACKTRACE", "0");
     if program.on_postgres {
         test.env("SLIPWAY_TEST_DATABASE", "postgres");
-        test.args(OF_SQLITE.iter().flat_map(|test| ["--skip", test]));
+        test.args(ON_SQLITE_ALONE.iter().flat_map(|test| ["--skip", test]));
+    } else if program.is("server/api") {
+        test.args(ON_POSTGRES_ALONE.iter().flat_map(|test| ["--skip", test]));
     }
     for name in ["NO_PROXY", "no_proxy"] {
         // Tests must reach their servers without a proxy.
@@ -341,6 +385,14 @@ mod tests {
                           successes:\n    a\n\nfailures:\n\n---- b stdout ----\nsuccesses:\nwhy\n\n\nfailures:\n    b\n\
                           \n\
                           test result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+
+    #[test]
+    fn each_test_of_the_server_runs_on_one_database_at_least() {
+        for one in ON_SQLITE_ALONE {
+            let is_same = |other: &&&str| other.starts_with(one) || one.starts_with(**other);
+            assert_eq!(ON_POSTGRES_ALONE.iter().find(is_same), None, "{one} runs on none");
+        }
+    }
 
     #[test]
     fn what_was_not_checked_is_skipped_and_not_passed() {

@@ -118,9 +118,9 @@ impl Fleet {
 }
 
 impl Bench {
-    /// Returns the benchmark whose turn it is, in its short form. `turn` counts commits.
-    pub fn short(turn: usize) -> Self {
-        let what = match turn % 7 {
+    /// Returns the benchmark whose turn it is with the commit of this number, in its short form. Every third has one.
+    pub fn in_turn(commit: usize) -> Option<Self> {
+        let what = match (commit % 3 == 2).then_some(commit / 3 % 7)? {
             0 => What::Stream { rounds: 1, format: Vec::new(), disk: Kind::value_variants().to_vec() },
             1 => What::Boot { rounds: 1, way: Vec::new() },
             2 => What::Siege { seconds: 1 },
@@ -129,7 +129,7 @@ impl Bench {
             5 => What::Installations { machines: 0 },
             _ => What::UserData { rounds: 1 },
         };
-        Self { what, short: true }
+        Some(Self { what, short: true })
     }
 
     /// Name of the benchmark's command, with the options that make it another one.

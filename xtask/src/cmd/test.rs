@@ -18,13 +18,14 @@ use super::bench::Bench;
 
 /// Run every check.
 ///
-/// Long whole-machine tests take turns. Of those that take more than two minutes, each commit runs one, and builds what
-/// it needs; of those that take more than forty seconds, it runs a third.
+/// Long tests take turns. Of the whole-machine tests that take more than two minutes, every second commit runs one, and
+/// builds what it needs; of other tests that take more than forty seconds, each commit runs a quarter. Every third
+/// commit runs a benchmark.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Also run the whole-machine tests whose turn it is not
+    /// Also run the tests whose turn it is not
     #[arg(long)]
     all: bool,
 }
@@ -41,7 +42,7 @@ impl Test {
         ];
         if self.filter.is_none() {
             parts.push(prepare::TARGET_IMAGES);
-            if Bench::short(runner::commit()).name() == "stream" {
+            if Bench::in_turn(runner::commit()).is_some_and(|bench| bench.name() == "stream") {
                 parts.push(prepare::BENCH);
             }
         }
@@ -114,12 +115,14 @@ impl Test {
         if !left_out.is_empty() {
             for name in runner::in_turns() {
                 let has_turn = left_out.iter().all(|(other, _)| *other != name);
-                println!("machine that takes turns {}: {name}", if has_turn { "ran" } else { "left out" });
+                println!("test that takes turns {}: {name}", if has_turn { "ran" } else { "left out" });
             }
             println!("cargo xtask test --all runs them all");
         }
-        if self.filter.is_none() {
-            measure_shortly(&mut tally)?;
+        if self.filter.is_none()
+            && let Some(bench) = Bench::in_turn(runner::commit())
+        {
+            measure_shortly(bench, &mut tally)?;
         }
         tally.failures.iter().for_each(|said| println!("\nfailed in {said}\n"));
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
@@ -137,10 +140,9 @@ fn check(what: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the short form of the benchmark for this turn, so that a broken benchmark is noticed. Its figures are not used.
-fn measure_shortly(tally: &mut Tally) -> Result<()> {
+/// Runs the short form of a benchmark, so that a broken benchmark is noticed. Its figures are not used.
+fn measure_shortly(bench: Bench, tally: &mut Tally) -> Result<()> {
     let began = Instant::now();
-    let bench = Bench::short(runner::commit());
     let name = bench.name();
     if let Some(lacking) = bench.lacks()? {
         println!("not checked: bench {name} --short, because there is {lacking}");
