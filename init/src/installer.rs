@@ -17,7 +17,7 @@ use slipway_installer::run::MakeMachine;
 use slipway_installer::screen::{self, Doing, Screen};
 use slipway_installer::server::link;
 use slipway_installer::{End, Options, PANIC, discover, wait_for_disks};
-use slipway_protocol::{Disk, Failure, Proof};
+use slipway_protocol::{Disk, Failure, Inventory, Proof};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -158,7 +158,7 @@ fn how_it_ended(how: Option<String>) -> Option<String> {
 
 fn facts(tpm: MachineTpm) -> Facts {
     let roots = discover::Roots::default();
-    let (inventory, notes) = discover::inventory(&roots, list_disks(&roots.sys));
+    let (inventory, notes) = take_inventory();
     let other_path = |disk: &Disk| Some(format!("{} is another path to {}", disk.path, disk.other_path_to.as_ref()?));
     for note in notes.into_iter().chain(inventory.disks.iter().filter_map(other_path)) {
         info!("looking at this machine: {note}");
@@ -171,7 +171,14 @@ fn facts(tpm: MachineTpm) -> Facts {
         identity.macs.join(" ")
     );
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-    Facts { identity, inventory, boot_id, kernel_to_init: None, leased_at: None, tpm }
+    let look = || take_inventory().0;
+    Facts { identity, look, boot_id, kernel_to_init: None, leased_at: None, tpm }
+}
+
+/// Returns the hardware of this machine as it is now, and what could not be read.
+fn take_inventory() -> (Inventory, Vec<String>) {
+    let roots = discover::Roots::default();
+    discover::inventory(&roots, list_disks(&roots.sys))
 }
 
 /// Whether PID 1 is this same program. Only then is it certain that nothing else uses the disks, even if the command

@@ -4,8 +4,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use slipway_protocol::{
-    BootTiming, EnrolRequest, Enrolment, Failure, Identity, Inventory, MachineSettings, RenewRequest, Tpm,
+    BootTiming, EnrolRequest, Enrolment, ErrorCode, Failure, Identity, Inventory, MachineSettings, RenewRequest, Tpm,
 };
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::Config;
@@ -18,7 +19,7 @@ use crate::server::link;
 use crate::server::machine_key::MachineKey;
 use crate::server::tls::NodeCertificate;
 use crate::server::told::{HAS_SYSTEM, Told};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Wait before a refused machine tries again. An operator may have fixed the cause.
 const AFTER_REFUSAL: Duration = Duration::from_secs(15);
@@ -33,8 +34,8 @@ const IMPATIENT_FAILURES: u32 = 3;
 pub struct Facts {
     /// UUID, serial number and MAC addresses.
     pub identity: Identity,
-    /// Hardware inventory.
-    pub inventory: Inventory,
+    /// Takes the hardware inventory. May block.
+    pub look: fn() -> Inventory,
     /// Id of this boot.
     pub boot_id: String,
     /// Milliseconds from the start of the kernel to the start of PID 1, in the boot image.
@@ -105,6 +106,23 @@ impl Session {
         Ok(())
     }
 
+    /// Tells the server the hardware of the machine once `complete` is true. A machine that enrolled before that had
+    /// only the disks that were there.
+    pub async fn tell_inventory(self, mut complete: watch::Receiver<bool>) {
+        // An error means that there is nothing to wait for.
+        let _ = complete.wait_for(|complete| *complete).await;
+        let inventory = inventory(&self.facts).await;
+        let mut backoff = Backoff::default();
+        while let Err(error) = self.client().inventory(&inventory).await {
+            // Such as of a server of an earlier version, which has no place for it. Other tasks enrol again.
+            if !error.is_transient() && error.code() != Some(ErrorCode::Unauthenticated) {
+                debug!("{}", Failure::of(&error).in_one_line());
+                return;
+            }
+            sleep(backoff.next_wait()).await;
+        }
+    }
+
     async fn enrol(&self) -> Result<(Client, Duration), ClientError> {
         enrol(&self.config, &self.facts, &self.key, &self.screen, false).await
     }
@@ -161,7 +179,7 @@ async fn enrol(
     let anonymous = Client::new(config)?;
     let mut request = EnrolRequest {
         identity: facts.identity.clone(),
-        inventory: facts.inventory.clone(),
+        inventory: Inventory::default(),
         csr: key.request()?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: facts.boot_id.clone(),
@@ -183,6 +201,8 @@ async fn enrol(
         }
         request.tpm = Some(answer.take().unwrap_or_else(|| claim.clone()));
         request.timing = timing(facts);
+        // Taken for each request, because disks may appear while the machine waits.
+        request.inventory = inventory(facts).await;
         let wait = match anonymous.enrol(&request).await {
             Ok(Enrolled::Yes(enrolment)) => {
                 info!("enrolled as node {}", enrolment.node);
@@ -247,6 +267,10 @@ async fn enrol(
         };
         sleep(wait).await;
     }
+}
+
+async fn inventory(facts: &Facts) -> Inventory {
+    tokio::task::spawn_blocking(facts.look).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// Returns the address of the server's page for this machine. `None` if the server's URL has no path.

@@ -73,7 +73,11 @@ pub async fn run(config: Config, options: Options) -> Result<End, ClientError> {
     }
     let key = MachineKey::of_this_boot(&options.state)?;
     let screen = options.screen;
+    let is_complete = *options.disks_settled.borrow();
     let session = Session::open(config, options.facts, key, screen.clone(), options.once).await?;
+    if !is_complete {
+        tokio::spawn(session.clone().tell_inventory(options.disks_settled.clone()));
+    }
     let reporter = Reporter::start(session.clone(), options.log.clone());
     let after_failure = if options.once { "" } else { "; the machine stays up and waits for another run" };
     let runner = Runner {

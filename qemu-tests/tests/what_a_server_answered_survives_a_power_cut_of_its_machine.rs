@@ -126,7 +126,7 @@ impl Node {
         let facts = Facts {
             tpm: MachineTpm::at(TpmPlace { device: folder.join("no-tpm"), event_log: None }),
             identity: Identity { uuid: Some(uuid(number)), ..Identity::default() },
-            inventory: Inventory::default(),
+            look: Inventory::default,
             boot_id: format!("boot-{number}"),
             kernel_to_init: None,
             leased_at: None,

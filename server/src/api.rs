@@ -229,6 +229,7 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/v1/node/events", post(node::events))
         .route("/v1/node/logs", post(node::logs))
         .route("/v1/node/heartbeat", post(node::heartbeat))
+        .route("/v1/node/inventory", put(node::inventory))
         .route("/v1/node/runs/{run}/captures", post(capture::commit))
         .route("/v1/node/runs/{run}/captures/{name}", post(capture::begin).put(capture::put))
         .route("/v1/node/runs/{run}/recovery-keys", post(recovery_keys::store))

@@ -216,7 +216,7 @@ impl Lab {
         let facts = Facts {
             tpm: MachineTpm::at(tpm::Place { device: nowhere, event_log: None }),
             identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },
-            inventory: Inventory::default(),
+            look: Inventory::default,
             boot_id: "0b0b0b0b".to_owned(),
             kernel_to_init: Some(1000),
             leased_at: Some(1400),

@@ -11,7 +11,7 @@ use slipway_actions::http_proxy;
 use slipway_protocol::node::attestation::CHALLENGE_TYPE;
 use slipway_protocol::workflow::capture::UPLOAD_OFFSET;
 use slipway_protocol::{
-    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, MAX_WORKFLOW_BYTES,
+    CapturedImage, EnrolRequest, Enrolment, ErrorBody, ErrorCode, EventAck, EventBatch, Inventory, MAX_WORKFLOW_BYTES,
     POLL_SECONDS, RecoveryKey, RenewRequest, TpmChallenge, Wait, Workflow,
 };
 
@@ -191,6 +191,12 @@ impl Client {
         let ask = Ask::new("renewing the credentials", Method::POST, "v1/node/renew");
         let answer = self.send(&ask, |r| r.json(request)).await?;
         self.read(&ask, answer).await
+    }
+
+    /// Sends `PUT /v1/node/inventory`.
+    pub async fn inventory(&self, inventory: &Inventory) -> Result<(), ClientError> {
+        let ask = Ask::new("reporting the hardware of this machine", Method::PUT, "v1/node/inventory");
+        self.send(&ask, |r| r.json(inventory)).await.map(drop)
     }
 
     /// Sends `GET /v1/node/workflow`, which is a long poll. Returns `None` if there is no work.

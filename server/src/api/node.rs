@@ -11,7 +11,9 @@ use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use slipway_protocol::{ErrorBody, ErrorCode, EventAck, EventBatch, MAX_REQUEST_BYTES, POLL_SECONDS, Workflow};
+use slipway_protocol::{
+    ErrorBody, ErrorCode, EventAck, EventBatch, Inventory, MAX_REQUEST_BYTES, POLL_SECONDS, Workflow,
+};
 use tokio::time::Instant;
 
 use crate::api::App;
@@ -25,12 +27,15 @@ use crate::base::time::now;
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_events;
 use crate::store;
-use crate::store::logs;
 use crate::store::logs::Chunk;
+use crate::store::{logs, nodes};
 use utoipa::IntoParams;
 
 /// Maximum length of a boot id or run id. The kernel's boot ids have 36 characters, and our run ids have fewer.
 const MAX_ID_BYTES: usize = 64;
+
+/// Maximum size of an inventory in bytes, as in a request to enrol.
+const MAX_INVENTORY_BYTES: usize = 256 << 10;
 
 /// How long a poll may be held.
 #[derive(Deserialize, IntoParams)]
@@ -156,6 +161,26 @@ pub fn decode(headers: &HeaderMap, body: Bytes) -> Result<Vec<u8>, Error> {
         }
         Some(_) => Err(invalid("the content encoding is not supported; use gzip or none".to_owned())),
     }
+}
+
+/// Report the hardware of the machine. A machine does so when it enrolled before all its disks were there.
+#[utoipa::path(put, path = "/v1/node/inventory", request_body = Inventory, security(("node" = [])), responses(
+    (status = 204), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 410, body = ErrorBody), (status = 413, body = ErrorBody)))]
+pub async fn inventory(
+    State(app): State<Arc<App>>,
+    NodeCaller(subject): NodeCaller,
+    JsonReport(inventory): JsonReport<Inventory, MAX_INVENTORY_BYTES>,
+) -> Result<StatusCode, ApiError> {
+    let mut transaction = app.store.write().await?;
+    // Another machine may be the node's by now.
+    run_events::admit(&mut transaction, &subject).await?;
+    if let Some(mut node) = nodes::get_by_id(&mut transaction, &subject.node).await? {
+        node.inventory = Some(inventory);
+        nodes::save(&mut transaction, &node).await?;
+        store::commit(transaction).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Report that the node is alive. Every other request of a node does so too, and a poll as long as it is open.

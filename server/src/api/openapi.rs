@@ -18,6 +18,7 @@ use utoipa::{Modify, OpenApi};
         super::node::events,
         super::node::logs,
         super::node::heartbeat,
+        super::node::inventory,
         super::node::time,
         super::capture::begin,
         super::capture::put,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
-use slipway_protocol::{ClaimReason, Enrolment, ErrorCode, Identity, NodeState, RenewRequest, Wait};
+use slipway_protocol::{ClaimReason, Disk, Enrolment, ErrorCode, Identity, Inventory, NodeState, RenewRequest, Wait};
 use slipway_server::base::{random, time};
 use slipway_server::keys::jwt;
 use slipway_server::node::status;
@@ -273,6 +273,24 @@ async fn a_node_renews_its_credentials() {
     let client = with_certificate(&server.ca(), &node.machine.key, &renewed.certificate);
     let heartbeat = client.post(server.url("/v1/node/heartbeat")).send().await.unwrap();
     assert_eq!(heartbeat.status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn a_disk_that_appears_after_enrolment_is_shown() {
+    let server = TestServer::start().await;
+    let node = server.enrolled("web1").await;
+    let disk = Disk { path: "/dev/sda".to_owned(), size: 1 << 30, ..Disk::default() };
+    let inventory = Inventory { disks: vec![disk], ..Inventory::default() };
+    let tell = async |inventory: &Inventory| {
+        node.client.put(server.url("/v1/node/inventory")).json(inventory).send().await.unwrap()
+    };
+    assert_eq!(tell(&inventory).await.status(), StatusCode::NO_CONTENT);
+    let shown = async || operate::show_node(&server.store().await, "web1").await.unwrap().inventory;
+    assert_eq!(shown().await.as_ref(), Some(&inventory));
+
+    operate::decommission_node(&server.store().await, "web1").await.unwrap();
+    assert_eq!(refusal(tell(&Inventory::default()).await).await.code, ErrorCode::Decommissioned);
+    assert_eq!(shown().await, Some(inventory));
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ pub async fn machine(
     let facts = Facts {
         tpm: MachineTpm::at(Place { device: state.join("no-tpm"), event_log: None }),
         identity: Identity { uuid: Some(uuid(number)), ..Identity::default() },
-        inventory: Inventory::default(),
+        look: Inventory::default,
         boot_id: format!("boot-{number}"),
         kernel_to_init: None,
         leased_at: None,

@@ -258,7 +258,7 @@ fn install(site: &Site, ca: String) -> tokio::task::JoinHandle<End> {
     let facts = Facts {
         tpm: MachineTpm::at(TpmPlace { device: site.path("no-tpm"), event_log: None }),
         identity: Identity { uuid: Some(UUID.to_owned()), ..Identity::default() },
-        inventory: Inventory::default(),
+        look: Inventory::default,
         boot_id: "boot-1".to_owned(),
         kernel_to_init: None,
         leased_at: None,
