@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod check;
+mod class;
 mod compare;
 mod events;
 mod image;
@@ -35,6 +36,7 @@ use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::{Connection, Transaction, settings};
 
+pub use self::class::{erasure, install_anew, refuse_anew, request_of};
 pub use self::compare::compare_runs;
 pub use self::events::{MOST_EVENTS, check_follows, event_filter, list_events};
 pub use self::image::{Cleaned, check_objects, clean_images, known_image, remove_image};

@@ -29,6 +29,7 @@ pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use operator::comparison::{Chosen, ComparedFact, ComparedRun, Comparison};
 pub use operator::flag::{Flag, FlagKind, Severity, SiteStatus};
 pub use operator::history::{SiteEvent, SiteEventKind};
+pub use operator::node_class::NodeClass;
 pub use operator::power::{
     NodePower, PowerAct, PowerActState, PowerActStatus, PowerBoot, PowerMode, PowerProvider, PowerState, Redfish,
 };

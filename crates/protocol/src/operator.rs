@@ -5,5 +5,6 @@ pub mod boot_fetch;
 pub mod comparison;
 pub mod flag;
 pub mod history;
+pub mod node_class;
 pub mod power;
 pub mod status;

@@ -21,11 +21,13 @@ use crate::api::answer::{ApiError, UrlQuery, number};
 use crate::api::auth::{Credentials, NodeCaller};
 use crate::api::body::too_large;
 use crate::api::known_body::{JsonReport, Raw};
+use crate::api::operator::runs::signed;
 use crate::base::error::Error;
 use crate::base::random;
 use crate::base::time::now;
 use crate::keys::jwt::Subject;
-use crate::node::reports::run_events;
+use crate::node::reports::run_events::{self, Work};
+use crate::operate;
 use crate::store;
 use crate::store::logs::Chunk;
 use crate::store::{logs, nodes};
@@ -80,14 +82,33 @@ pub async fn workflow(
             app.contacts.heard(&subject.node, from, now());
             app.contacts.polls(&subject.node)
         });
-        if let Some(workflow) = work {
-            return Ok(Json(workflow).into_response());
+        match work {
+            Work::None => {}
+            Work::Workflow(workflow) => return Ok(Json(workflow).into_response()),
+            Work::Anew(run) => {
+                if Box::pin(install_anew(&app, &subject.node, &run)).await? {
+                    continue;
+                }
+            }
         }
         tokio::select! {
             () = watched.changed() => {}
             () = tokio::time::sleep_until(deadline) => return Ok(StatusCode::NO_CONTENT.into_response()),
             _ = stopping.wait_for(|stopping| *stopping) => return Ok(StatusCode::NO_CONTENT.into_response()),
         }
+    }
+}
+
+/// Starts a run that installs an ephemeral node anew. Returns false if that is refused, which is recorded.
+async fn install_anew(app: &App, node: &str, run: &str) -> Result<bool, Error> {
+    let start = async || {
+        let new = signed(app, operate::request_of(&app.store, run).await?).await?;
+        operate::install_anew(&app.store, app.keys().authority.pem(), node, run, new).await
+    };
+    match start().await {
+        Ok(_) => Ok(true),
+        Err(error @ Error::Refused { .. }) => Ok(!operate::refuse_anew(&app.store, node, run, &error).await?),
+        Err(fault) => Err(fault),
     }
 }
 

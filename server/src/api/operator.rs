@@ -6,11 +6,12 @@ use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{Afterwards, EraseMode, ErrorBody, NodeStatus, SiteStatus};
+use slipway_protocol::{Afterwards, EraseMode, ErrorBody, ErrorCode, NodeStatus, SiteStatus};
 
 use crate::api::answer::{ApiError, Dated, OperatorQuery, UrlPath, number};
 use crate::api::auth::Operator;
 use crate::api::known_body::{JsonBody, JsonChange};
+use crate::base::error::Error;
 use crate::image::stored::{self, ImageStatus, SystemStatus};
 use crate::node::status;
 use crate::operate::{
@@ -146,13 +147,18 @@ pub struct Decommission {
     /// Whether its machine is switched off. Default: no.
     #[serde(default)]
     power_off: bool,
-    /// How thoroughly all its disks are erased before, by a run. Left out, the disks stay as they are.
+    /// How thoroughly all its disks are erased before, by a run. Left out, the disks stay as they are, except those of
+    /// an ephemeral node.
     #[param(inline)]
     erase: Option<EraseMode>,
+    /// Whether the disks of an ephemeral node stay as they are. Default: no.
+    #[serde(default)]
+    keep_disks: bool,
 }
 
 /// Take a node out of service. Its credentials are refused from now on, and an unfinished run is ended as failed. With
-/// `erase`, this happens when a run has erased all its disks; if that run fails, the node stays in service.
+/// `erase`, and for an ephemeral node that had a run unless `keep_disks` is set, this happens when a run has erased all
+/// its disks; if that run fails, the node stays in service.
 #[utoipa::path(post, path = "/v1/operator/nodes/{node}/decommission", params(("node" = String, Path), Decommission),
     security(("operator" = [])),
     responses((status = 200, body = NodeStatus), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
@@ -163,7 +169,12 @@ pub async fn decommission(
     UrlPath(node): UrlPath<String>,
     OperatorQuery(how): OperatorQuery<Decommission>,
 ) -> Result<Dated<NodeStatus>, ApiError> {
-    Ok(Dated(match (how.erase, how.power_off) {
+    if how.keep_disks && how.erase.is_some() {
+        let message = "`keep_disks` and `erase` exclude each other";
+        return Err(Error::refused(ErrorCode::InvalidRequest, message).into());
+    }
+    let known = operate::show_node(&app.store, &node).await?;
+    Ok(Dated(match (operate::erasure(&known, how.erase, how.keep_disks), how.power_off) {
         (Some(mode), off) => {
             let new = NewRun { replace: true, ..NewRun::erasing(mode, Afterwards::decommission(off)) };
             let run = operate::start_run(&app.store, app.keys().authority.pem(), &node, new).await?;

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use slipway_protocol::shared::identity::IdentifierKind;
 use slipway_protocol::shared::printable::size;
-use slipway_protocol::{Afterwards, DiskHints, EraseMode, Identity, Network, NodeStatus, Proof};
+use slipway_protocol::{Afterwards, DiskHints, EraseMode, Identity, Network, NodeClass, NodeStatus, Proof};
 use slipway_server::base::data::DataDir;
 use slipway_server::base::time::utc;
 use slipway_server::keys::ca;
@@ -80,6 +80,9 @@ Examples:
         #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
             default_missing_value = "secure")]
         erase: Option<EraseMode>,
+        /// Leave the disks of an ephemeral machine as they are, for example because it is broken or gone.
+        #[arg(long, conflicts_with = "erase")]
+        keep_disks: bool,
         /// Switch the machine off, without telling its operating system.
         #[arg(long)]
         power_off: bool,
@@ -165,6 +168,9 @@ pub struct NodeAdd {
     /// Accept MAC addresses as the only identifiers. Anybody on the network can read and use them.
     #[arg(long)]
     mac_only: bool,
+    /// How long the machine's system is meant to live.
+    #[arg(long, value_enum, value_name = "CLASS", default_value_t)]
+    class: NodeClass,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
@@ -218,6 +224,12 @@ pub struct NodeSet {
     /// Remove the machine's labels.
     #[arg(long, conflicts_with = "labels", group = "what")]
     no_labels: bool,
+    /// How long the machine's system is meant to live. Once the machine had a run, this needs --force.
+    #[arg(long, value_enum, value_name = "CLASS", group = "what")]
+    class: Option<NodeClass>,
+    /// Change the class although the machine had a run.
+    #[arg(long, requires = "class")]
+    force: bool,
     /// What the machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", group = "what")]
     require: Option<Proof>,
@@ -252,9 +264,9 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
     match command {
         NodeCommand::Add(add) => {
             let identity = Identity { uuid: add.uuid, serial: add.serial, macs: add.macs };
-            let NodeAdd { name, release, mac_only, require, ek, site, .. } = add;
+            let NodeAdd { name, release, mac_only, class, require, ek, site, .. } = add;
             let labels = add.labels.into_iter().collect();
-            let new = NewNode { name, identity, release, mac_only, require, ek, site, labels };
+            let new = NewNode { name, identity, release, mac_only, class, require, ek, site, labels };
             let added = operate::add_node(store, new).await?;
             print_line(&added.id)
         }
@@ -277,31 +289,12 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             let node = operate::replace_machine(store, &plan.node.id, &plan.code, Some(&plan)).await?;
             print_line(&format!("the machine with the claim code {by} is {} from now on", label(&node)))
         }
-        NodeCommand::Decommission { node, erase: Some(mode), power_off, yes } => {
-            let (then, ca) = (Afterwards::decommission(power_off), ca::anchors(data)?);
-            let new = NewRun { replace: true, ..NewRun::erasing(mode, then) };
-            let plan = async || operate::plan_run(store, &ca, &node, new.clone()).await;
-            yes.ask_for_run("erasing the machine and taking it out of service", plan).await?;
-            let run = operate::start_run(store, &ca, &node, new).await?;
-            print_line(&format!(
-                "run {} erases {node}; when it succeeded, {}: `status {node}` says how far that is",
-                run.id,
-                then.in_words()
-            ))
-        }
-        NodeCommand::Decommission { node, erase: None, power_off, yes } => {
+        NodeCommand::Decommission { node, erase, keep_disks, power_off, yes } => {
             let known = operate::show_node(store, &node).await?;
-            yes.ask("taking the machine out of service", &ask::decommission(&known, power_off))?;
-            let reference = if is_stranger(&known) { &node } else { &known.id };
-            if power_off {
-                let node = operate::decommission_node_and_switch_off(store, reference).await?;
-                let name = label(&node);
-                return print_line(&format!(
-                    "{name} is out of service, and is being switched off: `node power show {name}` says how far that is"
-                ));
+            match operate::erasure(&known, erase, keep_disks) {
+                Some(mode) => erase_and_decommission(store, data, &known, mode, power_off, yes).await,
+                None => decommission(store, &node, &known, power_off, yes).await,
             }
-            let decommissioned = operate::decommission_node(store, reference).await?;
-            print_line(&format!("{} is out of service", label(&decommissioned)))
         }
         NodeCommand::Recommission { node, release } => {
             let node = operate::recommission_node(store, &node, release).await?;
@@ -358,8 +351,45 @@ fn node_change(set: NodeSet) -> anyhow::Result<NodeChange> {
     let forget = forget.into_iter().filter(|(is_asked, _)| *is_asked).map(|(_, kind)| kind).collect();
     let ek = (set.no_ek || !set.ek.is_empty()).then_some(set.ek);
     let labels = (set.no_labels || !set.labels.is_empty()).then(|| set.labels.into_iter().collect());
-    let NodeSet { name, require, site, no_site, .. } = set;
-    Ok(NodeChange { name, identity, forget, require, ek, network, ssh_keys, disk, site, no_site, labels })
+    let NodeSet { name, class, force, require, site, no_site, .. } = set;
+    Ok(NodeChange { name, identity, forget, class, force, require, ek, network, ssh_keys, disk, site, no_site, labels })
+}
+
+/// Erases all disks of a machine by a run, which then takes the machine out of service.
+async fn erase_and_decommission(
+    store: &Store,
+    data: &DataDir,
+    known: &NodeStatus,
+    mode: EraseMode,
+    power_off: bool,
+    yes: Yes,
+) -> anyhow::Result<()> {
+    let (then, ca) = (Afterwards::decommission(power_off), ca::anchors(data)?);
+    let (id, node) = (&known.id, label(known));
+    let new = NewRun { replace: true, ..NewRun::erasing(mode, then) };
+    let plan = async || operate::plan_run(store, &ca, id, new.clone()).await;
+    yes.ask_for_run("erasing the machine and taking it out of service", plan).await?;
+    let run = operate::start_run(store, &ca, id, new).await?;
+    print_line(&format!(
+        "run {} erases {node}; when it succeeded, {}: `status {node}` says how far that is",
+        run.id,
+        then.in_words()
+    ))
+}
+
+/// Takes a machine out of service with its disks as they are.
+async fn decommission(store: &Store, node: &str, known: &NodeStatus, power_off: bool, yes: Yes) -> anyhow::Result<()> {
+    yes.ask("taking the machine out of service", &ask::decommission(known, power_off))?;
+    let reference = if is_stranger(known) { node } else { &known.id };
+    if power_off {
+        let node = operate::decommission_node_and_switch_off(store, reference).await?;
+        let name = label(&node);
+        return print_line(&format!(
+            "{name} is out of service, and is being switched off: `node power show {name}` says how far that is"
+        ));
+    }
+    let decommissioned = operate::decommission_node(store, reference).await?;
+    print_line(&format!("{} is out of service", label(&decommissioned)))
 }
 
 fn boot_table(boots: &[LoggedBoot]) -> String {

@@ -301,7 +301,10 @@ fn weigh(node: Option<&Node>, facts: &Facts, proof: Proof, policy: Policy, now: 
         (Some(_), _) => None,
         // The TPM is in the node's machine, so the earlier keys were of the same machine.
         _ if standing == Standing::Own => Some(KeyOrigin::Attested),
-        (None, Some(node)) => Some(next_key(node, proof, policy, now)?),
+        (None, Some(node)) => {
+            let asked = facts.claimant.as_ref().map_or(now, |claimant| claimant.first_asked);
+            Some(next_key(node, proof, policy, asked, now)?)
+        }
         (None, None) => Some(KeyOrigin::First),
     };
     // A machine that took over from another with the same identifiers may be a stranger. It is let in if the policy
@@ -344,12 +347,13 @@ fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&Node
     }
 }
 
-/// Returns how another key may replace the node's key, or why it may not.
-fn next_key(node: &Node, proof: Proof, policy: Policy, now: Millis) -> Result<KeyOrigin, ClaimReason> {
+/// Returns how another key may replace the node's key, or why it may not. `asked` is when the machine with that key first
+/// asked.
+fn next_key(node: &Node, proof: Proof, policy: Policy, asked: Millis, now: Millis) -> Result<KeyOrigin, ClaimReason> {
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;
     // An operator or a token that lets in a node that is not released yet also arms it.
-    let is_armed = node.armed || !node.released;
+    let is_armed = node.armed || !node.released || node.is_due_anew(asked);
     // A token can be copied, so it replaces no key of an active machine. But it proves more than identifiers that
     // anybody can read.
     if !is_armed && proof < Proof::Token {

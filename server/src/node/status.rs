@@ -64,6 +64,7 @@ fn of_node(
         key: node.key,
         earlier_keys: Vec::new(),
         tpm: node.tpm,
+        class: node.class,
         require: node.require,
         mac_only: node.mac_only,
         id: node.id,

@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{
-    DiskHints, ErrorCode, Identity, Network, NodeState, NodeStatus, PowerAct, Proof, SiteEventKind,
+    DiskHints, ErrorCode, Identity, Network, NodeClass, NodeState, NodeStatus, PowerAct, Proof, SiteEventKind,
 };
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 
+use super::class::change_class;
 use super::network::valid_network;
 use super::tpm::registered_tpm;
 use super::{check_keys, check_name, did, known_node};
 use crate::base::error::Error;
 use crate::base::time::now;
-use crate::node::reports::decommission;
+use crate::node::reports::{decommission, node_state};
 use crate::node::status;
 use crate::power;
 use crate::rules::state::{self, NodeEvent};
@@ -49,6 +50,9 @@ pub struct NewNode {
     /// Whether MAC addresses may be the only identifiers. Anybody on the network can read and use them.
     #[serde(default)]
     pub mac_only: bool,
+    /// How long it and its system are meant to live.
+    #[serde(default)]
+    pub class: NodeClass,
     /// What its machine must prove.
     #[serde(default)]
     pub require: Proof,
@@ -97,6 +101,12 @@ pub struct NodeChange {
     /// Kinds of identifiers to forget, as of one that other machines have too. At least one identifier must be left.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forget: Vec<IdentifierKind>,
+    /// How long it and its system are meant to live. Once the node had a run, this changes only with `force`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<NodeClass>,
+    /// Whether the class may change although the node had a run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
     /// What its machine must prove.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<Proof>,
@@ -134,6 +144,7 @@ impl NodeChange {
         let settings = [
             (self.name.is_some(), "name"),
             (self.identity.is_some() || !self.forget.is_empty(), "identifiers"),
+            (self.class.is_some(), "class"),
             (self.require.is_some(), "required proof"),
             (self.ek.is_some(), "TPM"),
             (self.network.is_some(), "network"),
@@ -165,6 +176,7 @@ pub async fn add_node(store: &Store, new: NewNode) -> Result<NodeStatus, Error> 
     check_labels(&new.labels)?;
     (node.site, node.labels) = (new.site, new.labels);
     node.mac_only = new.mac_only;
+    node.class = new.class;
     node.require = new.require;
     node.tpm = registered_tpm(&mut transaction, &node, &new.ek).await?;
     if new.release {
@@ -312,6 +324,11 @@ pub async fn change_node(store: &Store, reference: &str, change: NodeChange) -> 
     if change.identity.is_some() || !change.forget.is_empty() {
         let given = change.identity.unwrap_or_default();
         node.identity = changed_identity(&mut transaction, &node, given, &change.forget).await?;
+        // Nobody asked for the disks of another machine to be erased.
+        node_state::forget_anew(&mut transaction, &mut node).await?;
+    }
+    if let Some(class) = change.class {
+        change_class(&mut transaction, &mut node, class, change.force).await?;
     }
     if let Some(require) = change.require {
         node.require = require;

@@ -12,6 +12,7 @@ use crate::base::error::Error;
 use crate::base::time::now;
 use crate::node::admission;
 use crate::node::enrol::apply;
+use crate::node::reports::node_state;
 use crate::node::status;
 use crate::rules::state::{self, NodeEvent};
 use crate::rules::trouble::WAITS;
@@ -189,6 +190,8 @@ pub(super) async fn bind(connection: &mut Connection, node: &mut Node, claimant:
         since: now(),
         address: claimant.address,
     };
+    // An operator who lets a machine in by hand did not ask for its disks to be erased.
+    node_state::forget_anew(connection, node).await?;
     // A new node must be stored before its key.
     apply::give_key(connection, node, key).await?;
     node.last_seen = Some(claimant.last_asked);

@@ -1,4 +1,4 @@
-//! What runs were asked for, as it is kept so that they can be retried: encrypted, because it has user-data and
+//! What runs were asked for, as it is kept so that they can be done again: encrypted, because it has user-data and
 //! scripts.
 
 use crate::base::error::Error;

@@ -3,7 +3,7 @@
 use slipway_protocol::{ErrorCode, RunState, RunStatus};
 
 use super::request;
-use super::run::{Plan, Retried, known_run, plan, start};
+use super::run::{Again, Plan, known_run, plan, start};
 use crate::base::error::Error;
 use crate::run::new_run::NewRun;
 use crate::store::runs;
@@ -64,11 +64,11 @@ pub async fn retry_of(store: &Store, reference: &str) -> Result<Retry, Error> {
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn retry_run(store: &Store, ca: &str, retry: Retry) -> Result<RunStatus, Error> {
     let Retry { new, run, node, from } = retry;
-    start(store, ca, &node, new, Some(Retried { run: &run, from: from.as_deref() })).await
+    start(store, ca, &node, new, Some(Again::Retry { run: &run, from: from.as_deref() })).await
 }
 
 /// Returns what [`retry_run`] would do.
 pub async fn plan_retry(store: &Store, ca: &str, retry: Retry) -> Result<Plan, Error> {
     let Retry { new, run, node, from } = retry;
-    plan(store, ca, &node, new, Some(Retried { run: &run, from: from.as_deref() })).await
+    plan(store, ca, &node, new, Some(Again::Retry { run: &run, from: from.as_deref() })).await
 }

@@ -14,7 +14,7 @@ use crate::base::random;
 use crate::base::time::{Millis, now};
 use crate::image::examine::examine;
 use crate::image::turn;
-use crate::node::reports::{node_state, secrets};
+use crate::node::reports::{node_state, run_events, secrets};
 use crate::node::status;
 use crate::power;
 use crate::rules::changes::{self, Named};
@@ -39,32 +39,65 @@ pub async fn start_run(store: &Store, ca: &str, reference: &str, new: NewRun) ->
     start(store, ca, reference, new, None).await
 }
 
-/// The failed run that a run takes the place of.
+/// The run that a run does again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retried<'a> {
-    /// Id of the failed run.
-    pub(super) run: &'a str,
-    /// Name or number of the step to begin with, if not with the first.
-    pub(super) from: Option<&'a str>,
+pub(super) enum Again<'a> {
+    /// One that failed.
+    Retry {
+        /// Id of the failed run.
+        run: &'a str,
+        /// Name or number of the step to begin with, if not with the first.
+        from: Option<&'a str>,
+    },
+    /// One that succeeded on an ephemeral node.
+    Anew {
+        /// Id of the run.
+        run: &'a str,
+    },
 }
 
-/// Starts a run like [`start_run`], in place of a failed run, if one is given.
+impl Again<'_> {
+    fn run(&self) -> &str {
+        match self {
+            Self::Retry { run, .. } | Self::Anew { run } => run,
+        }
+    }
+
+    /// Says that a run does another one again, and why.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Retry { run, .. } => format!(": it tries run {run} again"),
+            Self::Anew { run } => {
+                format!(" anew, as run {run} did: the node is ephemeral, and its machine has booted slipway")
+            }
+        }
+    }
+}
+
+/// Starts a run like [`start_run`], which does another run again, if one is given.
 pub(super) async fn start(
     store: &Store,
     ca: &str,
     reference: &str,
     new: NewRun,
-    retried: Option<Retried<'_>>,
+    again: Option<Again<'_>>,
 ) -> Result<RunStatus, Error> {
     // Before the transaction, because it may take minutes. Names of images are looked up again in the transaction.
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let id = random::id();
     let request = request::seal(store, &id, &new)?;
-    let (leaves_power, afterwards) = (new.no_power, new.afterwards);
+    // A machine that is to be installed anew is in slipway, and fetches the run by itself.
+    let leaves_power = new.no_power || matches!(again, Some(Again::Anew { .. }));
+    let afterwards = new.afterwards;
     let now = now();
     let mut transaction = store.write().await?;
-    let failed = check_retried(&mut transaction, reference, retried).await?;
+    let failed = check_again(&mut transaction, reference, again).await?;
     let Ready { mut node, os, composed, replaced } = ready(&mut transaction, &seen, ca, reference, new, now).await?;
+    if matches!(again, Some(Again::Anew { .. })) && node.key.as_ref().is_none_or(|key| key.proof < composed.require) {
+        // The machine would not get the run.
+        let message = format!("its machine has to prove more by now: {}", composed.require.name());
+        return Err(Error::refused(ErrorCode::Conflict, message));
+    }
     let settings = settings(&composed);
     let taken = take_over(&mut transaction, &node, failed, &settings, &composed.steps, now).await?;
     if let Some(replaced) = replaced {
@@ -72,7 +105,7 @@ pub(super) async fn start(
     }
     let own = if afterwards.is_some() { "erases disks" } else { "has a workflow of its own" };
     let what = os.as_ref().map_or_else(|| own.to_owned(), |os| format!("installs {os}"));
-    let again = retried.map(|retried| format!(": it tries run {} again", retried.run)).unwrap_or_default();
+    let again = again.map(|again| again.in_words()).unwrap_or_default();
     let from = composed.steps.get(taken.len()).filter(|_| !taken.is_empty());
     let from = from.map(|step| format!(" from step {}", step.name)).unwrap_or_default();
     turn::check_steady(&mut transaction, &to_json(&composed.steps)).await?;
@@ -80,7 +113,7 @@ pub(super) async fn start(
     go_on(&mut run, taken, node.boot_id.clone());
     insert(&mut transaction, &run, composed, now).await?;
     run_facts::insert(&mut transaction, &id, &settings).await?;
-    run_requests::insert(&mut transaction, &node.id, &id, &request).await?;
+    run_requests::insert(&mut transaction, &node, &id, &request).await?;
     node.run = Some(id);
     node.state = state::next(node.state, NodeEvent::GivenWork);
     node.armed = node.released;
@@ -156,12 +189,12 @@ pub(super) async fn plan(
     ca: &str,
     reference: &str,
     new: NewRun,
-    retried: Option<Retried<'_>>,
+    again: Option<Again<'_>>,
 ) -> Result<Plan, Error> {
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let (leaves_power, afterwards) = (new.no_power, new.afterwards);
     let mut connection = store.read().await?;
-    let failed = check_retried(&mut connection, reference, retried).await?;
+    let failed = check_again(&mut connection, reference, again).await?;
     let Ready { node, composed, replaced, .. } = ready(&mut connection, &seen, ca, reference, new, now()).await?;
     let settings = settings(&composed);
     let taken = take_over(&mut connection, &node, failed, &settings, &composed.steps, now()).await?;
@@ -198,20 +231,34 @@ fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
     all
 }
 
-/// Makes sure that the run that is tried again is the newest of its node, and failed. Returns it, and the step to go on
-/// with.
-async fn check_retried<'a>(
+/// Makes sure that the run that is done again is the newest of its node, and failed, or is to be done anew. Returns a
+/// failed run with the step to go on with, if it is not the first.
+async fn check_again<'a>(
     connection: &mut Connection,
     node: &str,
-    retried: Option<Retried<'a>>,
+    again: Option<Again<'a>>,
 ) -> Result<Option<(Run, &'a str)>, Error> {
-    let Some(Retried { run, from }) = retried else { return Ok(None) };
-    let newest = runs::newest_of(connection, node).await?;
-    let Some(failed) = newest.filter(|newest| newest.id == run && newest.progress.state == RunState::Failed) else {
-        let message = format!("another run was started since run {run} failed; nothing was done");
-        return Err(Error::refused(ErrorCode::Conflict, message));
+    let Some(again) = again else { return Ok(None) };
+    let refused = |since: &str| {
+        let message = format!("another run was started since run {} {since}; nothing was done", again.run());
+        Error::refused(ErrorCode::Conflict, message)
     };
-    Ok(from.map(|from| (failed, from)))
+    match again {
+        Again::Retry { run, from } => {
+            let newest = runs::newest_of(connection, node).await?;
+            let failed = newest.filter(|newest| newest.id == run && newest.progress.state == RunState::Failed);
+            let failed = failed.ok_or_else(|| refused("failed"))?;
+            Ok(from.map(|from| (failed, from)))
+        }
+        Again::Anew { run } => {
+            let access = nodes::access(connection, node).await?;
+            let anew = match &access {
+                Some(access) => run_events::anew(connection, access).await?,
+                None => None,
+            };
+            anew.filter(|anew| anew == run).map(|_| None).ok_or_else(|| refused("succeeded"))
+        }
+    }
 }
 
 /// A run that may be started.

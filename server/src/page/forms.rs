@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_parts::Arch;
 use slipway_protocol::shared::{duration, printable};
-use slipway_protocol::{DiskChoice, DiskHints, ErrorCode, Identity, Proof};
+use slipway_protocol::{DiskChoice, DiskHints, ErrorCode, Identity, NodeClass, Proof};
 
 use crate::base::error::Error;
 use crate::base::time::utc;
@@ -42,6 +42,28 @@ fn required(fields: &Fields) -> Markup {
             }
         }
     }
+}
+
+fn class(fields: &Fields) -> Markup {
+    let title = |class: NodeClass| match class {
+        NodeClass::Persistent => "persistent: its system stays until you install another one",
+        NodeClass::Ephemeral => "ephemeral: its system is installed anew whenever the machine boots slipway",
+        NodeClass::Spot => "spot: the machine may be taken away, and its silence is not flagged",
+    };
+    html! {
+        label { "Class"
+            select name="class" {
+                @for class in NodeClass::ALL {
+                    option value=(class.name()) selected[class_of(fields) == class] { (title(class)) }
+                }
+            }
+        }
+    }
+}
+
+fn class_of(fields: &Fields) -> NodeClass {
+    let class = NodeClass::ALL.into_iter().find(|class| class.name() == fields.text("class"));
+    class.unwrap_or_default()
 }
 
 fn proof_of(fields: &Fields) -> Proof {
@@ -111,6 +133,7 @@ fn node_form(frame: &Frame, fields: &Fields, problem: Option<&Error>) -> Html {
                 "Accept MAC addresses alone, which anybody on the network can read and use",
                 fields.ticked("mac_only"),
             ))
+            (class(fields))
             (required(fields))
             (submit("Add the node"))
         }
@@ -159,6 +182,7 @@ fn node_of(fields: &Fields) -> Result<NewNode, Error> {
         identity: Identity { uuid: fields.given("uuid"), serial: fields.given("serial"), macs: listed(fields, "macs") },
         release: fields.ticked("release"),
         mac_only: fields.ticked("mac_only"),
+        class: class_of(fields),
         require: proof_of(fields),
         ek: Vec::new(),
         site: fields.given("site"),

@@ -130,6 +130,7 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
             (terms([
                 ("Name", node.name.as_deref().and_then(text)),
                 ("Id", (!is_stranger(node)).then(|| mono(&node.id)).flatten()),
+                ("Class", text(node.class.name())),
                 ("Site", node.site.as_deref().and_then(text)),
                 ("Labels", text(&labels.join(", "))),
                 ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),

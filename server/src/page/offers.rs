@@ -5,6 +5,7 @@ use slipway_protocol::{ErrorCode, NodeState, NodeStatus, PowerMode, RunState};
 
 use crate::base::error::Error;
 use crate::node::status::is_stranger;
+use crate::operate;
 use crate::page::rows::reference;
 use crate::rules::state;
 
@@ -113,7 +114,13 @@ impl Act {
             }
             Self::Release if waits => None,
             Self::Release => out().or_else(|| node.released.then(|| "it is released already".to_owned())),
-            Self::Decommission => stranger().or_else(out),
+            Self::Decommission => stranger().or_else(out).or_else(|| {
+                operate::erasure(node, None, false).map(|_| {
+                    "the node is ephemeral: erase and decommission it, or keep its disks (`node decommission \
+                     --keep-disks`)"
+                        .to_owned()
+                })
+            }),
             Self::Recommission => {
                 (node.state != NodeState::Decommissioned).then(|| "the node is in service".to_owned())
             }

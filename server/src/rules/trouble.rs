@@ -6,8 +6,8 @@ use std::time::Duration;
 use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{
-    Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeState, NodeStatus, POLL_SECONDS,
-    PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus,
+    Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeClass, NodeState, NodeStatus,
+    POLL_SECONDS, PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus,
 };
 
 use crate::base::time::Millis;
@@ -105,8 +105,9 @@ pub fn flags(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> 
         return Vec::new();
     }
     let look = Look { node, run: node.run.as_ref(), known, limits, now };
-    let mut flags: Vec<Flag> = look.silent().into_iter().collect();
-    let is_silent = !flags.is_empty();
+    let silent = look.silent();
+    let is_silent = silent.is_some();
+    let mut flags: Vec<Flag> = silent.filter(|_| !look.may_be_gone()).into_iter().collect();
     flags.extend(look.stuck(is_silent));
     flags.extend(look.looping());
     flags.extend(look.came_back());
@@ -276,9 +277,16 @@ impl Look<'_> {
         Some(self.flag((FlagKind::Silent, severity), since, reason, cause, command).by_limit(limit))
     }
 
+    /// Whether the silence of its machine says nothing, because it may be taken away at any time.
+    fn may_be_gone(&self) -> bool {
+        self.node.class == NodeClass::Spot
+    }
+
     fn stuck(&self, is_silent: bool) -> Vec<Flag> {
         // A machine that fetched boot files was restarted, which says more.
-        let flags = self.boot_files().or_else(|| self.pending()).into_iter().chain(self.booting());
+        let silent = self.boot_files().filter(|_| !self.may_be_gone());
+        let booting = self.booting().filter(|_| !self.may_be_gone());
+        let flags = silent.or_else(|| self.pending()).into_iter().chain(booting);
         flags.chain(self.begun().filter(|_| !is_silent)).chain(self.external()).collect()
     }
 
@@ -387,7 +395,7 @@ impl Look<'_> {
         // One of them, because each of the later ones follows from the one before.
         // A machine whose system runs is out of it.
         let often = || self.keys().or_else(|| self.boots()).filter(|_| !self.is_up());
-        let machine = self.begins().or_else(often).or_else(|| self.system_boots());
+        let machine = self.begins().or_else(|| self.anew()).or_else(often).or_else(|| self.system_boots());
         machine.into_iter().chain(external).collect()
     }
 
@@ -402,6 +410,19 @@ impl Look<'_> {
         let command = "events --node NODE --kind restarted,step-started";
         let since = run.started_at.unwrap_or(run.created_at);
         Some(self.flag(LOOPING, since, reason, cause, command).by_limit(limit))
+    }
+
+    /// An ephemeral node that is installed again and again.
+    fn anew(&self) -> Option<Flag> {
+        let limit = "looping.boots";
+        if self.node.class != NodeClass::Ephemeral || self.known.runs < self.limits.times(limit) {
+            return None;
+        }
+        let reason = format!("took {} runs within an hour", self.known.runs);
+        let cause = "its firmware starts slipway first, so that each restart of its system installs it anew: check the \
+                     boot order, or raise the limit if that is meant";
+        let command = "events --node NODE --kind enrolled,run-started";
+        Some(self.flag(LOOPING, self.known.boots.since, reason, cause, command).by_limit(limit))
     }
 
     fn keys(&self) -> Option<Flag> {
@@ -443,6 +464,13 @@ impl Look<'_> {
 
     fn came_back(&self) -> Option<Flag> {
         let since = self.node.came_back_at?;
+        if self.node.class == NodeClass::Ephemeral {
+            let reason = "booted slipway again, and was not installed anew";
+            let cause = "its system had not reported before that it runs, it proved too little, or the run could not be \
+                         started";
+            let command = "events --node NODE --kind run-refused,state";
+            return Some(self.flag((FlagKind::CameBack, Severity::Bad), since, reason, cause, command));
+        }
         let reason = "booted slipway again instead of the installed system";
         let vendor = self.node.inventory.as_ref().and_then(|inventory| inventory.system.vendor.as_deref());
         let in_emulation = match vendor {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use slipway_protocol::{BootTiming, DiskHints, Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, Proof};
+use slipway_protocol::{
+    BootTiming, DiskHints, Identity, Inventory, Network, NodeClass, NodeKey, NodeState, NodeTpm, Proof,
+};
 
 use crate::base::error::Error;
 use crate::base::random;
@@ -33,6 +35,13 @@ pub struct Node {
     pub name: Option<String>,
     /// State, such as enrolled or installing.
     pub state: NodeState,
+    /// How long it and its system are meant to live.
+    pub class: NodeClass,
+    /// Id of the run that is done again when its machine boots slipway. Only an ephemeral node has one, while its system
+    /// runs or is expected to report.
+    pub anew: Option<String>,
+    /// When the system that this run installed reported that it runs. Only a later boot of slipway counts.
+    pub anew_since: Option<Millis>,
     /// Whether an operator or a bootstrap token admitted the node.
     pub released: bool,
     /// Whether another key may replace the current key once the machine with the current key is silent.
@@ -84,6 +93,9 @@ impl Node {
             id: random::id(),
             name: None,
             state: NodeState::Registered,
+            class: NodeClass::default(),
+            anew: None,
+            anew_since: None,
             released: false,
             armed: false,
             key: None,
@@ -113,6 +125,11 @@ impl Node {
     pub fn release(&mut self) {
         self.released = true;
         self.armed = true;
+    }
+
+    /// Whether a run is to be done again on a machine that first asked to enrol at this time, in its current boot.
+    pub fn is_due_anew(&self, asked: Millis) -> bool {
+        self.released && self.anew_since.is_some_and(|since| asked >= since)
     }
 
     /// Returns the label for people: the node's name, or its id if it has none.
@@ -156,12 +173,18 @@ pub struct Access {
     pub key: Option<NodeKey>,
     /// Whether its newest run is not finished.
     pub has_open_run: bool,
+    /// The run that is to be done again: the system that it installed has reported that it runs, and the machine is in
+    /// a later boot of slipway.
+    pub anew: Option<String>,
 }
 
 /// Returns what a request of the node with this id depends on. Reads little, because each request needs it.
 pub async fn access(connection: &mut Connection, id: &str) -> Result<Option<Access>, Error> {
     let sql = "SELECT state, released, key_json, EXISTS (SELECT 1 FROM runs WHERE runs.id = nodes.run AND \
-               runs.state IN ('pending', 'running')) AS has_open_run FROM nodes WHERE id = $1";
+               runs.state IN ('pending', 'running')) AS has_open_run, \
+               (SELECT runs.id FROM runs WHERE runs.id = nodes.anew AND nodes.enrolled_at >= nodes.anew_since \
+               AND runs.boot_id <> nodes.boot_id) AS anew \
+               FROM nodes WHERE id = $1";
     let row = db::query(sql).bind(id).fetch_optional(connection).await.map_err(database("reading a node"))?;
     let access = |row| {
         Ok(Access {
@@ -169,6 +192,7 @@ pub async fn access(connection: &mut Connection, id: &str) -> Result<Option<Acce
             released: get(row, "released")?,
             key: optional_json(row, "key_json")?,
             has_open_run: get(row, "has_open_run")?,
+            anew: get(row, "anew")?,
         })
     };
     row.as_ref().map(access).transpose()
@@ -247,9 +271,10 @@ pub async fn suspects(
 pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error> {
     let sql = "INSERT INTO nodes (id, name, state, released, identity_json, inventory_json, timing_json, \
                agent_version, boot_id, created_at, enrolled_at, run, network_json, ssh_keys_json, disk_json, \
-               key_json, armed, key_left, mac_only, required, tpm_json, site, labels_json) \
+               key_json, armed, key_left, mac_only, required, tpm_json, site, labels_json, class, \
+               anew, anew_since) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-               $22, $23) \
+               $22, $23, $24, $25, $26) \
                ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state, \
                released = excluded.released, identity_json = excluded.identity_json, \
                inventory_json = excluded.inventory_json, timing_json = excluded.timing_json, \
@@ -258,7 +283,9 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
                network_json = excluded.network_json, ssh_keys_json = excluded.ssh_keys_json, \
                disk_json = excluded.disk_json, key_json = excluded.key_json, armed = excluded.armed, \
                key_left = excluded.key_left, mac_only = excluded.mac_only, required = excluded.required, \
-               tpm_json = excluded.tpm_json, site = excluded.site, labels_json = excluded.labels_json";
+               tpm_json = excluded.tpm_json, site = excluded.site, labels_json = excluded.labels_json, \
+               class = excluded.class, anew = excluded.anew, \
+               anew_since = excluded.anew_since";
     let done = db::query(sql)
         .bind(&node.id)
         .bind(&node.name)
@@ -283,6 +310,9 @@ pub async fn save(connection: &mut Connection, node: &Node) -> Result<(), Error>
         .bind(node.tpm.as_ref().map(to_json))
         .bind(&node.site)
         .bind(to_json(&node.labels))
+        .bind(to_word(&node.class))
+        .bind(&node.anew)
+        .bind(node.anew_since.map(u64::cast_signed))
         .execute(&mut *connection)
         .await;
     done.map_err(database("storing a node"))?;
@@ -341,6 +371,9 @@ fn from_row(row: &Row) -> Result<Node, Error> {
         id: get(row, "id")?,
         name: get(row, "name")?,
         state: enum_from_text(row, "state")?,
+        class: enum_from_text(row, "class")?,
+        anew: get(row, "anew")?,
+        anew_since: optional_number(row, "anew_since")?,
         released: get(row, "released")?,
         armed: get(row, "armed")?,
         key: optional_json(row, "key_json")?,

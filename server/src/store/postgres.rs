@@ -231,5 +231,6 @@ pub fn migrations() -> Migrator {
         migration(33, "power", include_str!("../../migrations/postgres/0033_power.sql")),
         migration(34, "afterwards", include_str!("../../migrations/postgres/0034_afterwards.sql")),
         migration(35, "done", include_str!("../../migrations/postgres/0035_done.sql")),
+        migration(36, "class", include_str!("../../migrations/postgres/0036_class.sql")),
     ])
 }

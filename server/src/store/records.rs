@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
     Afterwards, BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind,
-    Identity, Inventory, Network, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState, Proof,
-    RunState, SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
+    Identity, Inventory, Network, NodeClass, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState,
+    Proof, RunState, SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
 };
 
 use crate::base::error::Error;
@@ -23,6 +23,7 @@ type Decoder = fn(&Row, &'static str) -> Result<(), Error>;
 /// Table, column and decoder.
 const DECODERS: &[(&str, &str, Decoder)] = &[
     ("nodes", "state", word::<NodeState>),
+    ("nodes", "class", word::<NodeClass>),
     ("nodes", "required", word::<Proof>),
     ("nodes", "identity_json", json::<Identity>),
     ("nodes", "inventory_json", json::<Inventory>),

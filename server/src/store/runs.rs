@@ -333,7 +333,7 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
     let sql = "UPDATE runs SET restored = TRUE WHERE state IN ('pending', 'running')";
     let held = db::query(sql).execute(&mut *connection).await.map_err(failed())?;
     for sql in [
-        "UPDATE nodes SET armed = FALSE",
+        "UPDATE nodes SET armed = FALSE, anew = NULL, anew_since = NULL",
         // Nobody knows what machines did to their disks since the backup.
         "UPDATE runs SET boot_id = NULL",
         "DELETE FROM claimants",

@@ -234,6 +234,7 @@ pub fn migrations() -> Migrator {
         migration(33, "power", include_str!("../../migrations/sqlite/0033_power.sql")),
         migration(34, "afterwards", include_str!("../../migrations/sqlite/0034_afterwards.sql")),
         migration(35, "done", include_str!("../../migrations/sqlite/0035_done.sql")),
+        migration(36, "class", include_str!("../../migrations/sqlite/0036_class.sql")),
     ])
 }
 

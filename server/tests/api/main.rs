@@ -12,6 +12,7 @@ mod boot_fetches;
 mod boot_reports;
 mod browser;
 mod captures;
+mod classes;
 mod clocks;
 mod command_line;
 mod comparing;

@@ -53,8 +53,10 @@ pub enum SiteEventKind {
     CredentialRenewed,
     /// Credentials were not accepted.
     CredentialRefused,
-    /// An operator started a run.
+    /// A run was started, by an operator or because the node is ephemeral.
     RunStarted,
+    /// The server could not start a run that it starts by itself.
+    RunRefused,
     /// The machine has the run.
     RunFetched,
     /// An attempt of a step began.
@@ -93,7 +95,7 @@ pub enum SiteEventKind {
 
 impl SiteEventKind {
     /// All kinds.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Held,
         Self::Released,
         Self::BootFilesFetched,
@@ -102,6 +104,7 @@ impl SiteEventKind {
         Self::CredentialRenewed,
         Self::CredentialRefused,
         Self::RunStarted,
+        Self::RunRefused,
         Self::RunFetched,
         Self::StepStarted,
         Self::StepRetrying,

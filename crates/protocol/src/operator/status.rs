@@ -12,6 +12,7 @@ use crate::node::state::NodeState;
 use crate::operator::admission::{Claim, NodeKey, NodeTpm};
 use crate::operator::boot_fetch::BootFilesFetched;
 use crate::operator::flag::Flag;
+use crate::operator::node_class::NodeClass;
 use crate::operator::power::NodePower;
 use crate::shared::digest::Digest;
 use crate::shared::identity::Identity;
@@ -30,6 +31,9 @@ pub struct NodeStatus {
     pub name: Option<String>,
     /// The state of the node.
     pub state: NodeState,
+    /// How long the node and its system are meant to live.
+    #[serde(default)]
+    pub class: NodeClass,
     /// Whether an operator has released the node.
     pub released: bool,
     /// The code on the machine's console. Present if exactly one machine waits to become this node.
@@ -139,6 +143,7 @@ impl NodeStatus {
             id,
             name: None,
             state,
+            class: NodeClass::default(),
             released: false,
             claim_code: None,
             claims: Vec::new(),

@@ -1,7 +1,7 @@
 //! Reads what is known about a machine that asks to enrol.
 
 use slipway_media::judge::{self, Known};
-use slipway_protocol::{MachineSettings, RunState, Secret};
+use slipway_protocol::{MachineSettings, Secret};
 
 use super::applicant::Applicant;
 use crate::base::error::Error;
@@ -9,6 +9,7 @@ use crate::base::random;
 use crate::base::time::Millis;
 use crate::node::admission::{self, Facts, ShownToken, ShownTpm, TpmAnswer};
 use crate::node::contacts::Contacts;
+use crate::rules::state;
 use crate::store::nodes;
 use crate::store::{Connection, attestations, boot_builds, claimants, runs, settings, tokens};
 
@@ -25,7 +26,8 @@ pub(super) async fn gather(
         node.last_seen = contacts.last_seen(&node.id, node.last_seen, now);
     }
     // A machine that is not a node yet has no node id.
-    let node = admission::node_of(&nodes, &identity).map(|node| node.id.clone()).unwrap_or_default();
+    let node = admission::node_of(&nodes, &identity).map(|node| (node.id.clone(), node.anew.clone()));
+    let (node, anew) = node.unwrap_or_default();
     let (mut tpm, mut last_answer) = (applicant.tpm.shown().cloned(), None);
     if let Some(ShownTpm { answer: TpmAnswer::Right { has_event_log, boot_problem, .. }, .. }) = &mut tpm {
         *boot_problem = compare_boot(connection, applicant, *has_event_log).await?;
@@ -43,7 +45,10 @@ pub(super) async fn gather(
         },
     };
     let run = runs::newest_of(connection, &node).await?;
-    let run = run.filter(|run| matches!(run.progress.state, RunState::Pending | RunState::Running));
+    let run = match (run.filter(|run| state::is_open(run.progress.state)), anew) {
+        (None, Some(anew)) => runs::get_by_id(connection, &anew).await?,
+        (run, _) => run,
+    };
     let run_requires = run.map(|run| run.require).unwrap_or_default();
     let claimant = claimants::get_by_key(connection, &key).await?;
     Ok(Facts { key, identity, token, tpm, nodes, has_tpm_of_another, run_requires, last_answer, claimant })

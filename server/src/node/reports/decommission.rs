@@ -16,7 +16,7 @@ use crate::store::runs::{self, Run};
 /// Takes a node out of service. Its credentials are refused from now on, and its run is ended. The caller records why.
 pub async fn decommission(transaction: &mut Transaction, node: &mut Node) -> Result<(), Error> {
     node.released = false;
-    node.armed = false;
+    (node.armed, node.anew, node.anew_since) = (false, None, None);
     node.state = state::next(node.state, NodeEvent::Decommissioned);
     nodes::save(transaction, node).await?;
     let reason = "the node was taken out of service";

@@ -1,7 +1,7 @@
 //! How reports change the state of a node.
 
 use slipway_protocol::shared::printable;
-use slipway_protocol::{NodeState, SiteEventKind, StepState, StepStatus};
+use slipway_protocol::{NodeClass, NodeState, SiteEventKind, StepState, StepStatus};
 
 use crate::base::error::{Error, MOST_LOGGED};
 use crate::base::time::now;
@@ -10,7 +10,7 @@ use crate::rules::state::{self, NodeEvent};
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, nodes, to_word};
+use crate::store::{Connection, nodes, run_requests, to_word};
 
 /// Returns what a boot loader may know about a node. While a run waits to be confirmed, the machine boots from disk.
 pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
@@ -26,6 +26,14 @@ fn reason(run: &Run) -> Option<String> {
     let step = run.progress.steps.iter().find(failed)?;
     let failure = step.failure.as_ref()?.in_one_line();
     Some(printable::short_line(&format!("step {}: {failure}", step.name), MOST_LOGGED))
+}
+
+/// Has no run done again when the machine of a node boots slipway, and forgets what that run was asked for. The caller
+/// stores the node.
+pub async fn forget_anew(connection: &mut Connection, node: &mut Node) -> Result<(), Error> {
+    node.anew_since = None;
+    let Some(run) = node.anew.take() else { return Ok(()) };
+    run_requests::remove(connection, &run).await
 }
 
 /// Moves the node to its next state, if this is its newest run. An older run does not affect the node, unless its
@@ -50,6 +58,16 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
         let event = NewEvent::new(message).of(&node).of_run(run);
         history::record(connection, SiteEventKind::State, event, now()).await?;
         node.state = next;
+    }
+    if matches!(event, NodeEvent::RunSucceeded(_)) && node.class == NodeClass::Ephemeral && run.boot_id.is_some() {
+        (node.anew, node.anew_since) = (Some(run.id.clone()), None);
+    }
+    match node.state {
+        NodeState::Booting => {}
+        NodeState::Running if node.anew.as_ref() == Some(&run.id) => node.anew_since = node.anew_since.or(Some(now())),
+        NodeState::Running => {}
+        // There is no system that has reported, or is expected to.
+        _ => forget_anew(connection, &mut node).await?,
     }
     if matches!(event, NodeEvent::RunSucceeded(_) | NodeEvent::RunFailed | NodeEvent::RunWithdrawn) {
         // No other machine can take over now, because there is nothing left to do.

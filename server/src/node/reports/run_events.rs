@@ -23,7 +23,7 @@ use crate::run::foresee::{Machine, foreign, foresee, images_of};
 use crate::run::go_on;
 use crate::store;
 use crate::store::history::{self, NewEvent};
-use crate::store::nodes::Node;
+use crate::store::nodes::{Access, Node};
 use crate::store::runs::{self, Run};
 use crate::store::step_times::{self, Kind, StepTime};
 use crate::store::{Connection, Store, events, nodes, notes, run_facts, systems};
@@ -34,8 +34,8 @@ const RESERVE_BYTES: u64 = 1 << 20;
 const BUDGET_SPENT: &str = "the events of this run have reached the server's limit; further notes are dropped";
 
 /// Checks that the machine with this key may send requests as the node. The credentials of a decommissioned node are
-/// refused. Returns whether the node's newest run is not finished.
-pub async fn admit(connection: &mut Connection, subject: &Subject) -> Result<bool, Error> {
+/// refused.
+pub async fn admit(connection: &mut Connection, subject: &Subject) -> Result<Access, Error> {
     let Some(node) = nodes::access(connection, &subject.node).await? else {
         let message = "the credentials belong to a node that no longer exists";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
@@ -47,7 +47,18 @@ pub async fn admit(connection: &mut Connection, subject: &Subject) -> Result<boo
         let message = "this key is no longer valid for the node; enrol again";
         return Err(Error::refused(ErrorCode::Unauthenticated, message));
     }
-    Ok(node.has_open_run)
+    Ok(node)
+}
+
+/// What there is to do for a machine that asks for work.
+pub enum Work {
+    /// Nothing.
+    None,
+    /// A workflow.
+    Workflow(Workflow),
+    /// The machine of an ephemeral node is to be installed anew, as by the run with this id. A run has to be started for
+    /// that.
+    Anew(String),
 }
 
 /// Returns the workflow for a node, and records that it was fetched. A run that has ended is not handed out again. A
@@ -61,10 +72,14 @@ pub async fn hand_out_workflow(
     meters: &RunMeters,
     subject: &Subject,
     now: Millis,
-) -> Result<Option<Workflow>, Error> {
+) -> Result<Work, Error> {
     // Reading needs no write lock, and most polls find no work.
     let mut connection = store.read().await?;
-    let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(None) };
+    let access = admit(&mut connection, subject).await?;
+    if !access.has_open_run {
+        return Ok(anew(&mut connection, &access).await?.map_or(Work::None, Work::Anew));
+    }
+    let Some((_, run)) = open_run(&mut connection, subject).await? else { return Ok(Work::None) };
     let mut usual = HashMap::new();
     for step in run.progress.steps.iter().filter(|_| run.started_at.is_none()) {
         let kind = Kind::of(run.image.as_ref(), step);
@@ -74,7 +89,7 @@ pub async fn hand_out_workflow(
     drop(connection);
     let seen = examine(store, images_of(&run.workflow)).await?;
     let mut transaction = store.write().await?;
-    let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(None) };
+    let Some((mut node, mut run)) = open_run(&mut transaction, subject).await? else { return Ok(Work::None) };
     let arch = node.inventory.as_ref().map_or("", |inventory| inventory.cpu.arch.as_str());
     let machine = Machine { arch, ..Machine::default() };
     let facts = Facts::load(&mut transaction).await?;
@@ -95,7 +110,7 @@ pub async fn hand_out_workflow(
         secrets::forget_of_node(&mut transaction, &node.id).await?;
         store::commit(transaction).await?;
         meters.run_ended(run.progress.state);
-        return Ok(None);
+        return Ok(Work::None);
     }
     if node.key_left {
         // The machine asks for work, so it has not left for the installed system.
@@ -133,12 +148,20 @@ pub async fn hand_out_workflow(
     }
     store::commit(transaction).await?;
     let (steps, done) = (go_on::pinned(&run), run.done);
-    Ok(Some(Workflow { run: run.id, next_seq: run.last_seq + 1, steps, done }))
+    Ok(Work::Workflow(Workflow { run: run.id, next_seq: run.last_seq + 1, steps, done }))
+}
+
+/// Returns the run that is to be done again on a node, if its machine proved what the run requires.
+pub async fn anew(connection: &mut Connection, access: &Access) -> Result<Option<String>, Error> {
+    let Some(id) = access.anew.as_ref().filter(|_| !access.has_open_run) else { return Ok(None) };
+    let run = runs::get_by_id(connection, id).await?;
+    let may = |run: &Run| access.key.as_ref().is_some_and(|key| key.proof >= run.require);
+    Ok(run.filter(may).map(|run| run.id))
 }
 
 /// Returns the run that the machine with this key may execute, with its node.
 async fn open_run(connection: &mut Connection, subject: &Subject) -> Result<Option<(Node, Run)>, Error> {
-    if !admit(connection, subject).await? {
+    if !admit(connection, subject).await?.has_open_run {
         return Ok(None);
     }
     let Some(node) = nodes::get_by_id(connection, &subject.node).await? else { return Ok(None) };

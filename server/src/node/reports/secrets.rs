@@ -23,7 +23,7 @@ pub async fn forget_of_node(connection: &mut Connection, node: &str) -> Result<(
     }
     for run in runs::unforgotten_of(connection, &node.id).await? {
         let is_served = node.state != NodeState::Decommissioned && runs::is_current(connection, &node, &run.id).await?;
-        if run.progress.state == RunState::Succeeded {
+        if run.progress.state == RunState::Succeeded && node.anew.as_ref() != Some(&run.id) {
             run_requests::remove(connection, &run.id).await?;
         }
         if !needs_secrets(&run, is_served) {

@@ -79,6 +79,18 @@ fn with_run(mut node: NodeStatus, change: impl FnOnce(&mut RunStatus)) -> NodeSt
     node
 }
 
+/// A node that has fetched boot files since it was last heard from.
+fn fetched(node: NodeStatus) -> NodeStatus {
+    let file = BootFetch {
+        at: BEGAN,
+        file: "x86_64/slipway.efi".to_owned(),
+        bytes: 1,
+        way: BootWay::Tftp,
+        address: "192.0.2.7".to_owned(),
+    };
+    NodeStatus { boot_files_fetched: Some(BootFilesFetched { files: vec![file], silent_since: None }), ..node }
+}
+
 fn boot(boots: u32, state: &str, failed: &[&str]) -> BootStatus {
     let report = BootReport {
         stage: BootStage::Booting,
@@ -153,6 +165,38 @@ const NOTHING: &Known = &Known {
 };
 
 #[test]
+fn an_ephemeral_node_that_is_installed_again_and_again_is_looping() {
+    let known = |runs| Known { runs, boots: Often { times: runs, since: BEGAN }, ..Known::default() };
+    let up = node(NodeState::Running, Some(run(RunState::Succeeded, StepState::Succeeded)));
+    let ephemeral = NodeStatus { class: NodeClass::Ephemeral, ..up.clone() };
+    assert_eq!(found(&ephemeral, &known(2), BEGAN + MINUTE), []);
+    assert_eq!(found(&up, &known(3), BEGAN + MINUTE), []);
+    let command = "events --node web1 --kind enrolled,run-started";
+    let expect = (FlagKind::Looping, Severity::Bad, "took 3 runs within an hour", "check the boot order", command);
+    check_now(&ephemeral, &known(3), BEGAN + MINUTE, expect);
+
+    let back = NodeStatus { came_back_at: Some(BEGAN), ..ephemeral };
+    let reason = "booted slipway again, and was not installed anew";
+    let command = "events --node web1 --kind run-refused,state";
+    let expect = (FlagKind::CameBack, Severity::Bad, reason, "it proved too little", command);
+    check_now(&back, &known(1), BEGAN + MINUTE, expect);
+}
+
+#[test]
+fn the_silence_of_a_spot_node_is_no_trouble() {
+    let silent = NodeStatus { last_seen: Some(BEGAN), ..installing() };
+    for node in [silent, booting(), fetched(node(NodeState::Enrolled, None))] {
+        let later = BEGAN + 100 * MINUTE;
+        assert_ne!(found(&node, &Known::default(), later), [], "{:?}", node.state);
+        let spot = NodeStatus { class: NodeClass::Spot, ..node };
+        assert_eq!(found(&spot, &Known::default(), later), [], "{:?}", spot.state);
+    }
+    // Somebody waits for its run.
+    let waits = NodeStatus { class: NodeClass::Spot, ..pending() };
+    assert_eq!(found(&waits, &Known::default(), BEGAN + 1000 * MINUTE).len(), 1);
+}
+
+#[test]
 fn a_machine_that_should_be_heard_from_is_silent() {
     use FlagKind::Silent;
     let log = "node log web1";
@@ -214,15 +258,7 @@ fn what_does_not_get_on_is_stuck() {
         assert_eq!(found(&restored, NOTHING, BEGAN + 60 * MINUTE), [], "an operator must confirm it");
     }
 
-    let file = BootFetch {
-        at: BEGAN,
-        file: "x86_64/slipway.efi".to_owned(),
-        bytes: 1,
-        way: BootWay::Tftp,
-        address: "192.0.2.7".to_owned(),
-    };
-    let fetched = BootFilesFetched { files: vec![file], silent_since: None };
-    let fetched = NodeStatus { boot_files_fetched: Some(fetched), ..pending() };
+    let fetched = fetched(pending());
     let reason = "has been silent after fetching its boot files";
     check(&fetched, NOTHING, 15 * MINUTE, (Stuck, BAD, reason, "look at its console", "status web1"));
 
