@@ -26,7 +26,6 @@ use crate::node::reports::node_state::known_to_loader;
 use crate::rules::ipxe::{self, Known};
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
-use crate::store::runs;
 use utoipa::IntoParams;
 
 /// What iPXE knows about its machine. Anyone may send this: a caller that knows all identifiers of a node learns only
@@ -90,8 +89,7 @@ async fn known(app: &App, machine: Machine) -> Result<(Known, Option<String>), E
     let Some(node) = nodes.pop().filter(|_| nodes.is_empty()) else {
         return Ok((Known::No, None));
     };
-    let run = runs::newest_of(&mut connection, &node.id).await?;
-    Ok((known_to_loader(&node, run.as_ref()), Some(node.id)))
+    Ok((known_to_loader(&mut connection, &node).await?, Some(node.id)))
 }
 
 fn text(script: String) -> Response {

@@ -21,9 +21,9 @@ use crate::boot_files::fetches::BootFetches;
 use crate::node::reports::node_state::known_to_loader;
 use crate::rules::ipxe::{self, Known};
 use crate::site::leases::{Held, Lease};
+use crate::store::Store;
 use crate::store::boot_fetches::Fetched;
 use crate::store::nodes::{self, Node};
-use crate::store::{Store, runs};
 use tokio::task::JoinSet;
 
 /// Paths in the boot folder offered to firmware, in order of preference: the boot image itself, else iPXE.
@@ -275,8 +275,7 @@ async fn known(store: &Store, machine: &Machine) -> Result<(Known, Option<String
         _ => None,
     };
     for node in nodes {
-        let run = runs::newest_of(&mut connection, &node.id).await?;
-        known = known_to_loader(&node, run.as_ref());
+        known = known_to_loader(&mut connection, &node).await?;
         // If several nodes match, one that has something to install is used.
         if !ipxe::boots_from_disk(&known) {
             break;

@@ -347,8 +347,8 @@ fn standing(node: Option<&Node>, shown: Option<&ShownTpm>, own_key: Option<&Node
     }
 }
 
-/// Returns how another key may replace the node's key, or why it may not. `asked` is when the machine with that key first
-/// asked.
+/// Returns how another key may replace the node's key, or why it may not. `asked` is when the machine with that key
+/// first asked.
 fn next_key(node: &Node, proof: Proof, policy: Policy, asked: Millis, now: Millis) -> Result<KeyOrigin, ClaimReason> {
     let silent = node.last_seen.is_none_or(|seen| now.saturating_sub(seen) > SILENT);
     let gone = node.key.is_none() || node.key_left || silent;

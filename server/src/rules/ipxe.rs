@@ -20,6 +20,8 @@ pub enum Known {
         state: NodeState,
         /// State of the node's newest run, if it has one.
         run: Option<RunState>,
+        /// Whether an operator asked for it to boot slipway.
+        is_asked: bool,
     },
 }
 
@@ -43,7 +45,7 @@ pub fn arch(build_arch: &str) -> Option<&'static str> {
 
 /// Returns whether the machine has nothing to install and boots from its disk.
 pub fn boots_from_disk(known: &Known) -> bool {
-    let Known::Node { state, run, .. } = known else { return false };
+    let Known::Node { state, run, is_asked: false } = known else { return false };
     match state {
         NodeState::Installed | NodeState::Booting | NodeState::Running => {
             !matches!(run, Some(RunState::Pending | RunState::Running))
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     fn node(state: NodeState, run: Option<RunState>) -> Known {
-        Known::Node { state, run }
+        Known::Node { state, run, is_asked: false }
     }
 
     #[test]
@@ -91,6 +93,7 @@ mod tests {
             (node(N::Booting, Some(R::Succeeded)), true),
             (node(N::Running, Some(R::Succeeded)), true),
             (node(N::Running, Some(R::Pending)), false),
+            (Known::Node { state: N::Running, run: Some(R::Succeeded), is_asked: true }, false),
         ];
         for (known, disk) in table {
             let script = script(&known, "x86_64", None);

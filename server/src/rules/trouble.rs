@@ -466,7 +466,7 @@ impl Look<'_> {
         let since = self.node.came_back_at?;
         if self.node.class == NodeClass::Ephemeral {
             let reason = "booted slipway again, and was not installed anew";
-            let cause = "its system had not reported before that it runs, it proved too little, or the run could not be \
+            let cause = "its system had not reported before that, it proved too little, or the run could not be \
                          started";
             let command = "events --node NODE --kind run-refused,state";
             return Some(self.flag((FlagKind::CameBack, Severity::Bad), since, reason, cause, command));

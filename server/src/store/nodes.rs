@@ -37,8 +37,8 @@ pub struct Node {
     pub state: NodeState,
     /// How long it and its system are meant to live.
     pub class: NodeClass,
-    /// Id of the run that is done again when its machine boots slipway. Only an ephemeral node has one, while its system
-    /// runs or is expected to report.
+    /// Id of the run that is done again when its machine boots slipway. Only an ephemeral node has one, while its
+    /// system runs or is expected to report.
     pub anew: Option<String>,
     /// When the system that this run installed reported that it runs. Only a later boot of slipway counts.
     pub anew_since: Option<Millis>,

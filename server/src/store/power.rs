@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use slipway_protocol::{NodePower, PowerActStatus, PowerMode, PowerProvider, PowerState, Redfish};
+use slipway_protocol::{
+    NodePower, PowerAct, PowerActState, PowerActStatus, PowerMode, PowerProvider, PowerState, Redfish,
+};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -76,7 +78,24 @@ pub struct Power {
     pub busy_for: Option<u32>,
 }
 
+/// Milliseconds in which a machine that was asked to boot slipway may fetch its boot files.
+const BOOTS: Millis = 15 * 60 * 1000;
+
 impl Power {
+    /// Whether the machine was asked to boot slipway a short time ago, without a run, and has not enrolled since.
+    /// `enrolled_at` is when it last did.
+    pub fn is_to_boot_slipway(&self, enrolled_at: Option<Millis>, now: Millis) -> bool {
+        let is_asked = |act: &Act| {
+            let PowerActStatus { act, state, asked_at, run, .. } = &act.status;
+            *act == PowerAct::Boot
+                && run.is_none()
+                && !matches!(state, PowerActState::Failed | PowerActState::Withdrawn)
+                && enrolled_at.is_none_or(|at| at < *asked_at)
+                && now.saturating_sub(*asked_at) <= BOOTS
+        };
+        self.settings.mode == PowerMode::Real && self.act.as_ref().is_some_and(is_asked)
+    }
+
     /// The power of a machine of which nothing is known but what switches it.
     pub fn new(node: &str, settings: Settings) -> Self {
         Self {

@@ -6,8 +6,8 @@ use crate::base::error::Error;
 use crate::store::nodes::Node;
 use crate::store::{Connection, database, db, get, to_word};
 
-/// Stores what a new run was asked for, and removes it for the older runs of its node, except the one that is done again
-/// until the machine has the new one.
+/// Stores what a new run was asked for, and removes it for the older runs of its node, except the one that is done
+/// again until the machine has the new one.
 pub async fn insert(connection: &mut Connection, node: &Node, run: &str, sealed: &[u8]) -> Result<(), Error> {
     let sql = "DELETE FROM run_requests WHERE run IN (SELECT id FROM runs WHERE node = $1 AND id <> $2)";
     let query = db::query(sql).bind(&node.id).bind(node.anew.as_deref().unwrap_or_default());

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use slipway_protocol::{FlagKind, NodePower, PowerAct, PowerActState, PowerMode, PowerState};
+use slipway_protocol::{FlagKind, NodePower, NodeState, PowerAct, PowerActState, PowerMode, PowerState};
 use slipway_server::operate::{self, PowerRequest};
+use slipway_server::store::{self, nodes};
 
 use crate::installing::{add_system, debian, start, web1};
 use crate::page::Browser;
@@ -266,6 +267,36 @@ async fn a_run_boots_slipway_on_a_machine_that_does_not_run_it() {
     let boot = fail(&data, &["node", "power", "boot", "--yes", "web1"]);
     assert!(boot.ends_with("web1 is not switched on to boot slipway once: it runs slipway already"), "{boot}");
     assert_eq!(machine.told(), "on network");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_to_boot_slipway_does_not_go_on_to_its_disk() {
+    let server = TestServer::start().await;
+    let (data, _machine) = (server.data_path(), Switched::new(server.folder.path()));
+    // The system was installed a while ago: a machine that was heard from is not switched at once.
+    let id = server.add_released("web1").await;
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let mut installed = nodes::get_by_id(&mut transaction, &id).await.unwrap().unwrap();
+    installed.state = NodeState::Running;
+    nodes::save(&mut transaction, &installed).await.unwrap();
+    store::commit(transaction).await.unwrap();
+    succeed(&data, &SET);
+    let goes_to_disk = async || {
+        let url = server.boot_url(&format!("/boot/ipxe?uuid={UUID}&arch=x86_64"));
+        let script = server.client().get(url).send().await.unwrap().text().await.unwrap();
+        assert_ne!(script.contains("\nkernel "), script.contains("\nexit 1\n"), "{script}");
+        script.contains("\nexit 1\n")
+    };
+    assert!(goes_to_disk().await);
+    for (act, expect) in [("boot", false), ("cycle", true), ("boot", false)] {
+        succeed(&data, &["node", "power", act, "--yes", "web1"]);
+        ended(&server).await;
+        assert_eq!(goes_to_disk().await, expect, "{act}");
+    }
+    // Once it has booted slipway, it goes on to its disk again.
+    Node::enrol(&server, Machine::with_uuid(UUID)).await;
+    assert!(goes_to_disk().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

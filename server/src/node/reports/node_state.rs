@@ -10,14 +10,18 @@ use crate::rules::state::{self, NodeEvent};
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::Node;
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, nodes, run_requests, to_word};
+use crate::store::{Connection, nodes, power, run_requests, to_word};
 
-/// Returns what a boot loader may know about a node. While a run waits to be confirmed, the machine boots from disk.
-pub fn known_to_loader(node: &Node, run: Option<&Run>) -> Known {
-    match run {
-        Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None },
-        run => Known::Node { state: node.state, run: run.map(|run| run.progress.state) },
-    }
+/// Returns what a boot loader may know about a node. While a run waits to be confirmed, the machine boots from disk,
+/// unless an operator asked for it to boot slipway.
+pub async fn known_to_loader(connection: &mut Connection, node: &Node) -> Result<Known, Error> {
+    let run = runs::newest_of(connection, &node.id).await?;
+    let power = power::get_by_node(connection, &node.id).await?;
+    let is_asked = power.is_some_and(|power| power.is_to_boot_slipway(node.enrolled_at, now()));
+    Ok(match run {
+        Some(run) if run.is_held() => Known::Node { state: NodeState::Installed, run: None, is_asked },
+        run => Known::Node { state: node.state, run: run.map(|run| run.progress.state), is_asked },
+    })
 }
 
 /// Returns why a run failed. `None` if it did not fail.
