@@ -1,4 +1,4 @@
-//! What follows from the class of a node: whether it is installed anew when its machine boots slipway, and whether its
+//! What follows from the class of a node: whether it is reinstalled when its machine boots slipway, and whether its
 //! disks are erased at the end.
 
 use slipway_protocol::{EraseMode, ErrorCode, NodeClass, NodeState, NodeStatus, RunStatus, SiteEventKind};
@@ -46,7 +46,7 @@ pub fn erasure(node: &NodeStatus, asked: Option<EraseMode>, keeps_disks: bool) -
     asked.or(is_due.then_some(EraseMode::Secure))
 }
 
-/// Returns what the run with this id was asked for, to be done anew. Keys for the firmware have to be signed again
+/// Returns what the run with this id was asked for, to be done again. Keys for the firmware have to be signed again
 /// ([`NewRun::with_keys`]).
 pub async fn request_of(store: &Store, run: &str) -> Result<NewRun, Error> {
     let sealed = run_requests::get_by_run(&mut *store.read().await?, run).await?;
@@ -59,14 +59,14 @@ pub async fn request_of(store: &Store, run: &str) -> Result<NewRun, Error> {
 }
 
 /// Starts a run that does again what the newest run of an ephemeral node did. Fails if its machine is not to be
-/// installed anew any more.
+/// reinstalled any more.
 ///
 /// `ca` is the certificate the installed system must trust to report.
 pub async fn install_anew(store: &Store, ca: &str, node: &str, run: &str, new: NewRun) -> Result<RunStatus, Error> {
     start(store, ca, node, new, Some(Again::Anew { run })).await
 }
 
-/// Records why a node could not be installed anew by a run, once for each start of its machine. Returns false if it is
+/// Records why a node could not be reinstalled by a run, once for each start of its machine. Returns false if it is
 /// not to be done again by now, because another request was faster.
 pub async fn refuse_anew(store: &Store, node: &str, run: &str, why: &Error) -> Result<bool, Error> {
     let mut transaction = store.write().await?;
@@ -76,8 +76,7 @@ pub async fn refuse_anew(store: &Store, node: &str, run: &str, why: &Error) -> R
     }
     let Some(node) = nodes::get_by_id(&mut transaction, node).await? else { return Ok(false) };
     let event =
-        NewEvent::new(format!("the node is ephemeral, and could not be installed anew: {}", why.body().message))
-            .of(&node);
+        NewEvent::new(format!("the node is ephemeral, and could not be reinstalled: {}", why.body().message)).of(&node);
     let since = node.enrolled_at.unwrap_or_default().saturating_sub(1);
     history::record_once(&mut transaction, SiteEventKind::RunRefused, event, since, now()).await?;
     store::commit(transaction).await?;

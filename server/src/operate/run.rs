@@ -68,7 +68,7 @@ impl Again<'_> {
         match self {
             Self::Retry { run, .. } => format!(": it tries run {run} again"),
             Self::Anew { run } => {
-                format!(" anew, as run {run} did: the node is ephemeral, and its machine has booted slipway")
+                format!(" again, as run {run} did: the node is ephemeral, and its machine has booted slipway")
             }
         }
     }
@@ -86,7 +86,7 @@ pub(super) async fn start(
     let seen = examine(store, images_of(store, &new.task).await?).await?;
     let id = random::id();
     let request = request::seal(store, &id, &new)?;
-    // A machine that is to be installed anew is in slipway, and fetches the run by itself.
+    // A machine that is to be reinstalled is in slipway, and fetches the run by itself.
     let leaves_power = new.no_power || matches!(again, Some(Again::Anew { .. }));
     let afterwards = new.afterwards;
     let now = now();
@@ -231,7 +231,7 @@ fn destroyed(steps: &[Step], disks: &[Disk]) -> Vec<Destroyed> {
     all
 }
 
-/// Makes sure that the run that is done again is the newest of its node, and failed, or is to be done anew. Returns a
+/// Makes sure that the run that is done again is the newest of its node, and failed, or is to be done again. Returns a
 /// failed run with the step to go on with, if it is not the first.
 async fn check_again<'a>(
     connection: &mut Connection,

@@ -47,7 +47,7 @@ fn required(fields: &Fields) -> Markup {
 fn class(fields: &Fields) -> Markup {
     let title = |class: NodeClass| match class {
         NodeClass::Persistent => "persistent: its system stays until you install another one",
-        NodeClass::Ephemeral => "ephemeral: its system is installed anew whenever the machine boots slipway",
+        NodeClass::Ephemeral => "ephemeral: its system is reinstalled whenever the machine boots slipway",
         NodeClass::Spot => "spot: the machine may be taken away, and its silence is not flagged",
     };
     html! {

@@ -419,7 +419,7 @@ impl Look<'_> {
             return None;
         }
         let reason = format!("took {} runs within an hour", self.known.runs);
-        let cause = "its firmware starts slipway first, so that each restart of its system installs it anew: check the \
+        let cause = "its firmware starts slipway first, so that each restart of its system reinstalls it: check the \
                      boot order, or raise the limit if that is meant";
         let command = "events --node NODE --kind enrolled,run-started";
         Some(self.flag(LOOPING, self.known.boots.since, reason, cause, command).by_limit(limit))
@@ -465,7 +465,7 @@ impl Look<'_> {
     fn came_back(&self) -> Option<Flag> {
         let since = self.node.came_back_at?;
         if self.node.class == NodeClass::Ephemeral {
-            let reason = "booted slipway again, and was not installed anew";
+            let reason = "booted slipway again, and was not reinstalled";
             let cause = "its system had not reported before that, it proved too little, or the run could not be \
                          started";
             let command = "events --node NODE --kind run-refused,state";

@@ -1,4 +1,4 @@
-//! Classes of nodes: ephemeral ones are installed anew at each boot of slipway, and erased at the end.
+//! Classes of nodes: ephemeral ones are reinstalled at each boot of slipway, and erased at the end.
 
 use reqwest::StatusCode;
 use slipway_protocol::{ClaimReason, EraseMode, Identity, NodeClass, NodeState, Proof, RunState};
@@ -59,7 +59,7 @@ async fn an_ephemeral_node_is_installed_anew_whenever_its_machine_boots_slipway(
     assert_eq!(node.workflow(&server).await.expect("the same run").run, second.run);
     let told = succeed(&data, &["events", "--node", "web1", "--kind", "run-started"]);
     let expect = format!(
-        "run {} installs debian anew, as run {} did: the node is ephemeral, and its machine has booted slipway",
+        "run {} installs debian again, as run {} did: the node is ephemeral, and its machine has booted slipway",
         second.run, first.run
     );
     assert_eq!(told.matches(&expect).count(), 1, "{told}");
@@ -83,7 +83,7 @@ async fn an_ephemeral_node_is_installed_anew_whenever_its_machine_boots_slipway(
         assert_eq!(node.workflow(&server).await, None);
     }
     let told = succeed(&data, &["events", "--node", "web1", "--kind", "run-refused"]);
-    let expect = "the node is ephemeral, and could not be installed anew: there is no operating system \"debian\"";
+    let expect = "the node is ephemeral, and could not be reinstalled: there is no operating system \"debian\"";
     assert_eq!(told.matches(expect).count(), 1, "{told}");
     assert_eq!(web1(&server).await.run.unwrap().state, RunState::Succeeded);
 }

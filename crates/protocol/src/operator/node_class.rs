@@ -12,11 +12,11 @@ pub enum NodeClass {
     #[default]
     #[cfg_attr(feature = "clap", value(help = "The system stays until an operator installs another one"))]
     Persistent,
-    /// The system lasts until the machine boots slipway again, which installs it anew if it had reported that it runs.
+    /// The system lasts until the machine boots slipway again, which reinstalls it if it had reported that it runs.
     /// The disks are erased before the node goes out of service.
     #[cfg_attr(
         feature = "clap",
-        value(help = "The system is installed anew whenever the machine boots slipway; the disks are erased before \
+        value(help = "The system is reinstalled whenever the machine boots slipway; the disks are erased before \
                       the machine goes out of service")
     )]
     Ephemeral,

@@ -56,7 +56,7 @@ pub enum Work {
     None,
     /// A workflow.
     Workflow(Workflow),
-    /// The machine of an ephemeral node is to be installed anew, as by the run with this id. A run has to be started
+    /// The machine of an ephemeral node is to be reinstalled, as by the run with this id. A run has to be started
     /// for that.
     Anew(String),
 }

@@ -176,7 +176,7 @@ fn an_ephemeral_node_that_is_installed_again_and_again_is_looping() {
     check_now(&ephemeral, &known(3), BEGAN + MINUTE, expect);
 
     let back = NodeStatus { came_back_at: Some(BEGAN), ..ephemeral };
-    let reason = "booted slipway again, and was not installed anew";
+    let reason = "booted slipway again, and was not reinstalled";
     let command = "events --node web1 --kind run-refused,state";
     let expect = (FlagKind::CameBack, Severity::Bad, reason, "it proved too little", command);
     check_now(&back, &known(1), BEGAN + MINUTE, expect);
