@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use slipway_protocol::{Disk, Proxy, RecoveryKey};
+use slipway_protocol::{Disk, MachineSettings, Proxy, RecoveryKey};
 
 use self::capture_file::CaptureFile;
 use crate::disk::candidates::candidates;
@@ -42,6 +42,8 @@ pub struct HostOptions {
     pub tpm: Option<PathBuf>,
     /// HTTP proxy to other machines, if not the one in the environment.
     pub proxy: Option<Proxy>,
+    /// The settings that this machine has for itself while slipway runs, without its token.
+    pub settings: MachineSettings,
     /// The partitions that the machine's disks had before anything was changed.
     pub former: FormerPartitions,
 }
@@ -66,9 +68,18 @@ impl Host {
             _ => Trust { pem: fs::read_to_string(SYSTEM_TRUST).into_iter().collect(), origin: SYSTEM_TRUST },
         };
         let HostOptions {
-            cancel, patience, is_operating_system, capture_to, recovery_key_to, tpm, proxy, former, ..
+            cancel,
+            patience,
+            is_operating_system,
+            capture_to,
+            recovery_key_to,
+            tpm,
+            proxy,
+            settings,
+            former,
+            ..
         } = options;
-        let mut setup = Setup { is_operating_system, proxy, ..Setup::default() };
+        let mut setup = Setup { is_operating_system, proxy, settings, ..Setup::default() };
         setup.patience = patience.unwrap_or(setup.patience);
         setup.tpm = tpm.unwrap_or(setup.tpm);
         Self { trust, cancel, setup, capture_to, recovery_key_to, former, opened: OpenedOnce::default() }

@@ -26,6 +26,9 @@ mod sys;
 mod target;
 mod text;
 
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
 use std::time::Duration;
 
 use slipway_protocol::{Stage, StreamImage};
@@ -46,6 +49,12 @@ pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::{Report, Tell};
 pub use sys::console::redirect_kernel_messages;
+
+/// Loads a kernel with an initramfs and a command line into memory, for the service manager of this system to start
+/// (kexec_file_load(2)).
+pub fn load_kernel(kernel: &File, initrd: &File, cmdline: &CStr) -> io::Result<()> {
+    sys::kexec::load(kernel, Some(initrd), cmdline)
+}
 
 /// Measures how long one stage of `stream-image` takes by itself: the best that machine, network and image can reach.
 /// `Write` needs a disk and destroys its content. The other stages do not touch any disk. See [`Stage`] for each of

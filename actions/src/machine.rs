@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use slipway_protocol::{CapturedImage, Disk, Proxy, RecoveryKey, Secret};
+use slipway_protocol::{CapturedImage, Disk, MachineSettings, Proxy, RecoveryKey, Secret};
 
 use crate::error::{Error, FetchError};
 
@@ -28,6 +28,8 @@ pub struct Setup {
     pub tpm: PathBuf,
     /// HTTP proxy to other machines. `None` means the proxy in the environment, if any.
     pub proxy: Option<Proxy>,
+    /// The settings that this machine has for itself while slipway runs, without its token.
+    pub settings: MachineSettings,
     /// Folder in which Linux presents the UEFI variables and tables (kernel documentation,
     /// ABI/testing/sysfs-firmware-efi). It does not exist on a machine that was not started by UEFI firmware.
     pub efi: PathBuf,
@@ -44,6 +46,7 @@ impl Default for Setup {
             // The device that goes through the kernel's resource manager.
             tpm: "/dev/tpmrm0".into(),
             proxy: None,
+            settings: MachineSettings::default(),
             efi: "/sys/firmware/efi".into(),
             is_operating_system: false,
         }

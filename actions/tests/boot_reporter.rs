@@ -88,7 +88,7 @@ fn the_program_is_left_with_its_secret_and_a_unit_of_the_boot() {
     let config: BootReporterConfig = serde_json::from_str(&config).unwrap();
     let expect = reporter();
     assert_eq!((config.url, config.token, config.ca), (expect.url, expect.token, expect.ca));
-    assert_eq!((config.hours, config.every, &config.proxy), (2, 600, &bench.setup.proxy));
+    assert_eq!((config.hours, config.every, config.machine.proxy()), (2, 600, bench.setup.proxy.clone()));
     assert_eq!(found(places::UNIT).1, "0644 0:0");
     for place in places::LINKS {
         let link = debugfs(&bench.path("disk"), ROOT_AT, &format!("stat /{place}"));

@@ -66,8 +66,11 @@ enum Command {
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
     Probe(probe::ProbeArguments),
-    /// Report how this system boots; started by the systemd unit that the action boot-reporter installs
-    Report,
+    /// Report how this system boots, and be its agent; started by the systemd unit that the action boot-reporter installs
+    Report(report::ReportArguments),
+    /// Restart this system into slipway; run by the agent
+    #[command(hide = true)]
+    BootSlipway,
     /// Check and rewrite cloud-init user-data
     #[command(subcommand)]
     UserData(user_data::UserData),
@@ -101,7 +104,8 @@ pub fn run() -> ExitCode {
         Command::Measure(arguments) => measure::run(arguments),
         Command::Identity => identity(),
         Command::Probe(arguments) => probe::run(&arguments),
-        Command::Report => report::run(),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::BootSlipway => report::boot_slipway(),
         Command::UserData(command) => user_data::run(command),
     };
     result.unwrap_or_else(|error| {

@@ -17,7 +17,7 @@ use slipway_installer::run::MakeMachine;
 use slipway_installer::screen::{self, Doing, Screen};
 use slipway_installer::server::link;
 use slipway_installer::{End, Options, PANIC, discover, wait_for_disks};
-use slipway_protocol::{Disk, Failure, Inventory, Proof};
+use slipway_protocol::{Disk, Failure, Inventory, MachineSettings, Proof};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -192,12 +192,14 @@ fn is_child_of_slipway() -> bool {
 /// adds.
 fn machine(config: &Config, is_operating_system: bool) -> MakeMachine {
     let (ca, proxy, former) = (config.ca.clone(), config.machine.proxy(), FormerPartitions::default());
+    let settings = MachineSettings { token: None, ..config.machine.clone() };
     Arc::new(move |cancel: &Cancel| {
         let options = HostOptions {
             trust: vec![ca.clone()],
             cancel: cancel.clone(),
             is_operating_system,
             proxy: proxy.clone(),
+            settings: settings.clone(),
             former: former.clone(),
             ..HostOptions::default()
         };

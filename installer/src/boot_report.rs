@@ -18,7 +18,7 @@ use crate::server::client::{Client, ClientError};
 
 pub use files::{configuration, may_start, remove};
 
-mod collect;
+pub(crate) mod collect;
 mod emergency;
 mod files;
 mod requests;
@@ -98,6 +98,13 @@ pub enum ReportError {
     },
 }
 
+impl ReportError {
+    /// The server's URL is invalid.
+    pub(crate) fn url(url: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Url { url: url.to_owned(), source: Box::new(source) }
+    }
+}
+
 fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -110,10 +117,9 @@ fn hint(error: &std::io::Error) -> &'static str {
 /// Reports until the system runs and the server knows it, the server no longer expects reports, or the time limit is
 /// reached.
 pub async fn run(config: &BootReporterConfig, surroundings: &Surroundings, pace: Pace) -> Result<End, ReportError> {
-    let wrong = |source| ReportError::Url { url: config.url.clone(), source };
-    let server = config.url.parse().map_err(|error| wrong(Box::new(error)))?;
-    let server =
-        Config { machine: MachineSettings::with_proxy(config.proxy.clone()), ..Config::new(server, config.ca.clone()) };
+    let server = config.url.parse().map_err(|error| ReportError::url(&config.url, error))?;
+    let machine = MachineSettings::with_proxy(config.machine.proxy());
+    let server = Config { machine, ..Config::new(server, config.ca.clone()) };
     let client = Client::of_run(&server, config.token.clone())?;
     let boot_id = collect::boot_id(&surroundings.root);
     let reporter = Reporter { client, surroundings, pace, boot_id, asked_for_network: AtomicBool::default() };

@@ -25,7 +25,7 @@ use crate::drivers::command_line;
 /// Path of the configuration in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
 /// Path of the settings of one machine, which systemd's stub takes from the medium (systemd-stub(7)).
-const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
+pub(crate) const OF_MACHINE: &str = "/.extra/global_credentials/slipway.cred";
 /// Name of a source, for messages.
 const COMMAND_LINE: &str = "the kernel command line";
 const LOADER: &str = "the URL that the boot image was loaded from";

@@ -26,6 +26,7 @@ use crate::server::told::HAS_SYSTEM;
 
 pub use crate::run::End;
 
+pub mod agent;
 pub mod boot_report;
 pub mod config;
 pub mod discover;

@@ -1,6 +1,7 @@
 //! The HTTP API, with one file for each kind of caller. Handlers only translate between HTTP and the functions that do
 //! the work.
 
+pub mod agent;
 pub mod answer;
 pub mod auth;
 pub mod body;
@@ -28,6 +29,7 @@ pub mod phone_home;
 pub mod power;
 pub mod range;
 pub mod recovery_keys;
+pub mod tasks;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -97,6 +99,8 @@ pub struct App {
     pub reports: Rate,
     /// Rate limit of reports with one token of a run.
     pub token_reports: Rate,
+    /// Rate limit of the heartbeats of agents.
+    pub agent_beats: Rate,
     /// Rate at which refused reports of a node are looked at.
     pub refused: Rate,
     /// Rate limit of installed systems' metadata requests.
@@ -182,6 +186,9 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/nodes/{node}/decommission", post(operator::decommission))
         .route("/nodes/{node}/recommission", post(operator::recommission))
         .route("/nodes/{node}/power", get(power::show).patch(power::change).post(power::switch))
+        .route("/nodes/{node}/tasks", get(tasks::list).post(tasks::ask).delete(tasks::cancel))
+        .route("/nodes/{node}/agent", delete(tasks::remove_agent))
+        .route("/nodes/{node}/reboot", post(tasks::reboot))
         .route("/nodes/{node}/metadata-url", get(operator::metadata_url))
         .route("/nodes/{node}/runs", get(operator::runs::runs_of_node).post(operator::runs::start_run))
         .route("/nodes/{node}/log", get(operator::log))
@@ -220,10 +227,14 @@ pub fn router(app: Arc<App>, page: Router<Arc<App>>) -> Router {
         .route("/v1/report", post(external_report::report))
         .route("/v1/boot-report", get(boot_report::known).post(boot_report::report))
         .route("/v1/boot-report/logs", post(boot_report::logs))
+        .route("/v1/agent", post(agent::register).delete(agent::leave))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), keep_pace));
     let routes = boot_routes(&app, BootWay::Https)
         .merge(paced)
         .route("/images/{digest}", get(images::get))
+        .route("/v1/agent/heartbeat", post(agent::heartbeat))
+        .route("/v1/agent/boot", get(agent::boot))
+        .route("/v1/agent/logs", post(agent::logs))
         .route("/v1/node/renew", post(enrol::renew))
         .route("/v1/node/workflow", get(node::workflow))
         .route("/v1/node/events", post(node::events))

@@ -1,5 +1,6 @@
 //! The command line. Commands work directly on the data folder, whether or not a server is running on it.
 
+mod agent;
 mod ask;
 mod backup;
 mod boot_files;

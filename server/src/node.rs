@@ -9,4 +9,5 @@ pub mod noticing;
 pub mod recovery_keys;
 pub mod reports;
 pub mod status;
+pub mod tasks;
 pub mod watcher;

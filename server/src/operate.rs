@@ -20,6 +20,7 @@ mod run;
 mod session;
 pub mod site_keys;
 mod system;
+mod task;
 mod token;
 mod tpm;
 mod workflow_file;
@@ -56,10 +57,13 @@ pub use self::release::release_node;
 pub use self::replace::{Replacement, plan_replacement, replace_machine};
 pub use self::retry::{Retry, plan_retry, retry_of, retry_run};
 pub use self::run::{
-    Destroyed, GoesOn, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run,
+    BootsBy, Destroyed, GoesOn, Plan, cancel_run, confirm_run, list_runs, plan_run, runs_since, show_run, start_run,
 };
 pub use self::session::{SESSION_LASTS, sign_in, sign_out, signed_in};
 pub use self::system::{add_system, remove_system};
+pub use self::task::{
+    LIMIT, NewTask, Reboot, ask_task, cancel_task, list_tasks, reboot, reboots_by_agent, remove_agent,
+};
 pub use self::token::{
     IssuedToken, MetadataUrl, TokenStatus, add_run_token, add_token, list_tokens, metadata_url, revoke_token,
 };

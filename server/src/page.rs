@@ -3,6 +3,7 @@
 
 mod acts;
 mod adding;
+mod agent;
 mod answer;
 mod assets;
 mod changes;
@@ -61,6 +62,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/nodes/{node}", get(node::show))
         .route("/nodes/{node}/log", get(node::log))
         .route("/nodes/{node}/retry", get(retry::ask).post(retry::carry_out))
+        .route("/nodes/{node}/agent", get(agent::show).post(agent::act))
         .route("/nodes/{node}/power", get(power::show).post(power::switch))
         .route("/nodes/{node}/power/settings", post(power::change))
         .route("/replace", get(replace::ask).post(replace::carry_out))

@@ -4,6 +4,7 @@
 //! Statements use only what SQLite and PostgreSQL have in common: `$1` parameters, `ON CONFLICT`, and no functions
 //! specific to either.
 
+pub mod agents;
 pub mod attestations;
 pub mod boot_builds;
 pub mod boot_fetches;
@@ -50,6 +51,7 @@ pub mod site_keys;
 mod sqlite;
 pub mod step_times;
 pub mod systems;
+pub mod tasks;
 pub mod tokens;
 mod upgrade;
 

@@ -30,6 +30,9 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+pub mod answers;
+pub mod system;
+
 /// The machine's UUID.
 pub const UUID: &str = "4c4c4544-0042-3010-8058-b7c04f503432";
 /// Size of the machine's disk in bytes.

@@ -2,17 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use slipway_installer::boot_report::{self, End, Pace, Surroundings};
+use slipway_installer::boot_report::{self, End, Pace};
 use slipway_protocol::node::boot_report::places;
-use slipway_protocol::{Action, BootReporter, BootReporterConfig, BootStage, NodeState, NodeStatus, Step};
+use slipway_protocol::{Action, BootReporter, BootStage, NodeState, NodeStatus, Step};
 use slipway_server::operate::{self, LogType};
-use slipway_server::store;
-use slipway_server::store::{nodes, runs};
 use slipway_tests::Lab;
+use slipway_tests::system::{booting, program, system};
 
 const PACE: Pace =
     Pace { look: Duration::from_millis(50), log: Duration::from_secs(600), lifetime: Duration::from_secs(120) };
@@ -22,72 +19,10 @@ fn steps() -> Vec<Step> {
     vec![Step { name: "report".to_owned(), action, retries: 0, timeout: None }]
 }
 
-/// Prepares a machine whose run has left a reporter in its system and waits for the reporter's first report.
-async fn booting(lab: &Lab) -> BootReporterConfig {
-    lab.register(true).await;
-    lab.start_run(steps()).await;
-    let mut transaction = lab.store().await.write().await.unwrap();
-    let mut node = nodes::find(&mut transaction, "m1").await.unwrap().unwrap();
-    node.state = NodeState::Booting;
-    nodes::save(&mut transaction, &node).await.unwrap();
-    let run = runs::newest_of(&mut transaction, &node.id).await.unwrap().unwrap();
-    store::commit(transaction).await.unwrap();
-    let Action::BootReporter(inputs) = &run.workflow[0].action else { panic!("{:?}", run.workflow) };
-    BootReporterConfig {
-        url: lab.url(),
-        token: inputs.token.clone(),
-        ca: inputs.ca.clone(),
-        proxy: None,
-        hours: 1,
-        every: 600,
-    }
-}
-
-/// Makes a system in a folder: the files that the action writes, the kernel files that are read, and programs that
-/// print reports.
-fn system(root: &Path, config: &BootReporterConfig) -> Surroundings {
-    let write = |path: &str, content: &str| {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    };
-    let own = |name: &str| format!("{}/{name}", places::USR_LOCAL);
-    for place in places::LINKS.iter().chain([&places::UNIT]) {
-        write(place, "");
-    }
-    write(&own(places::PROGRAM), "");
-    write(&own(places::CONFIG), &serde_json::to_string(config).unwrap());
-    write("proc/sys/kernel/random/boot_id", "boot-1\n");
-    write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
-    write("proc/net/route", "Iface Destination\n");
-    write("etc/resolv.conf", "nameserver 192.0.2.1\n");
-    write("state/system", "starting\n");
-    let state = root.join("state/system");
-    let systemctl = format!(
-        "[ \"$1\" = is-system-running ] && cat {} && exit 1\n\
-         [ \"$1\" = list-units ] && echo 'srv-a.mount loaded failed failed /srv/a' && exit\n\
-         echo \"units: $*\"",
-        state.display()
-    );
-    program(root, "systemctl", &systemctl);
-    program(root, "journalctl", "case \"$*\" in *containerd*) exit 0 ;; *) echo \"journal: $*\" ;; esac");
-    Surroundings { root: root.to_owned(), programs: vec![root.join("bin")], state: root.join("state") }
-}
-
-fn program(root: &Path, name: &str, script: &str) {
-    let path = root.join("bin").join(name);
-    fs::create_dir_all(root.join("bin")).unwrap();
-    // A separate process writes the program. Otherwise a process forked by another test could hold the file open for
-    // writing, and nobody could run it (execve(2), ETXTBSY).
-    let mut write = Command::new("/bin/sh");
-    write.args(["-euc", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\"; chmod 755 \"$0\""]).arg(path).arg(script);
-    assert!(write.status().unwrap().success());
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
     let mut lab = Lab::start().await;
-    let config = booting(&lab).await;
+    let config = booting(&lab, None).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
     let config = boot_report::configuration(&surroundings).unwrap().unwrap();
@@ -139,7 +74,7 @@ async fn a_boot_is_reported_until_the_system_runs_and_then_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_boot_is_known_as_one() {
     let lab = Lab::start().await;
-    let config = booting(&lab).await;
+    let config = booting(&lab, None).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
     let once = Pace { look: Duration::from_secs(600), ..PACE };
@@ -163,7 +98,7 @@ async fn a_later_boot_is_known_as_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log() {
     let lab = Lab::start().await;
-    let config = booting(&lab).await;
+    let config = booting(&lab, None).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
     fs::write(root.join("state/system"), "maintenance\n").unwrap();
@@ -201,7 +136,7 @@ async fn a_system_that_stopped_in_the_emergency_shell_is_reported_with_its_log()
 #[tokio::test(flavor = "multi_thread")]
 async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
     let lab = Lab::start().await;
-    let config = booting(&lab).await;
+    let config = booting(&lab, None).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
     // The system counts as running once its journal was read twice.
@@ -222,7 +157,7 @@ async fn logs_are_sent_again_and_have_what_container_runtimes_say() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reporter_ends_when_nobody_answers_or_waits() {
     let mut lab = Lab::start().await;
-    let config = booting(&lab).await;
+    let config = booting(&lab, None).await;
     let root = lab.folder.path().join("root");
     let surroundings = system(&root, &config);
     lab.replace_run(steps()).await;

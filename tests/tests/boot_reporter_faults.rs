@@ -9,20 +9,11 @@ use std::time::Duration;
 
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
 use slipway_installer::server::tls;
-use slipway_protocol::{BootKnown, BootReporterConfig, ErrorBody, ErrorCode, NodeState};
+use slipway_protocol::{BootKnown, BootReporterConfig, ErrorCode, NodeState};
 use slipway_server::base::data::DataDir;
 use slipway_server::keys::ca::Authority;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use slipway_tests::answers::{self, Answer, refusal};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-
-/// Status code and body.
-type Answer = (u16, String);
-
-fn refusal(code: ErrorCode) -> Answer {
-    let body = ErrorBody { code, message: "no".to_owned(), causes: Vec::new() };
-    (code.status(), serde_json::to_string(&body).unwrap())
-}
 
 /// Runs a reporter against a server that has the right certificate and gives these answers in order. Returns how the
 /// reporter ended, and the methods of its requests.
@@ -33,49 +24,20 @@ async fn report(answers: Vec<Answer>) -> (End, Vec<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    tokio::spawn(answer(listener, acceptor(&authority, &data), answers, Arc::clone(&asked)));
+    tokio::spawn(answers::give(listener, answers::acceptor(&authority, &data), answers, Arc::clone(&asked)));
     let config = BootReporterConfig {
         url,
         token: "T".to_owned().into(),
         ca: authority.pem().to_owned(),
-        proxy: None,
+        machine: Default::default(),
         hours: 1,
         every: 600,
+        agent: None,
     };
     let pace = Pace { look: Duration::from_millis(10), ..Pace::of(&config) };
     let end = boot_report::run(&config, &system(folder.path()), pace).await.unwrap();
     let asked = asked.lock().unwrap().clone();
     (end, asked)
-}
-
-fn acceptor(authority: &Authority, data: &DataDir) -> TlsAcceptor {
-    let identity = authority.server_identity(data, &BTreeSet::from(["127.0.0.1".to_owned()])).unwrap();
-    let config = rustls::ServerConfig::builder().with_no_client_auth();
-    TlsAcceptor::from(Arc::new(config.with_single_cert(identity.chain, identity.key).unwrap()))
-}
-
-async fn answer(listener: TcpListener, tls: TlsAcceptor, answers: Vec<Answer>, asked: Arc<Mutex<Vec<String>>>) {
-    for (status, body) in answers {
-        let (connection, _) = listener.accept().await.unwrap();
-        let mut connection = tls.accept(connection).await.unwrap();
-        let method = method(&mut connection).await;
-        asked.lock().unwrap().push(method);
-        let head = format!("HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
-        connection.write_all([head, body].concat().as_bytes()).await.unwrap();
-        connection.shutdown().await.unwrap();
-    }
-}
-
-/// Reads a whole request. Returns its method.
-async fn method(connection: &mut (impl AsyncRead + Unpin)) -> String {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(connection.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
-    connection.read_exact(&mut vec![0; length.parse().unwrap()]).await.unwrap();
-    head.split(' ').next().unwrap().to_owned()
 }
 
 /// Makes a system without programs that could tell its state.

@@ -68,6 +68,7 @@ include-path = [
     "/v1/operator/nodes",
     "/v1/operator/nodes/{node}",
     "/v1/operator/nodes/{node}/power",
+    "/v1/operator/nodes/{node}/tasks",
     "/v1/operator/nodes/{node}/runs",
     "/v1/operator/os",
 ]

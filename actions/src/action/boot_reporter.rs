@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 
 use slipway_protocol::node::boot_report::places;
-use slipway_protocol::{BootReporter, BootReporterConfig};
+use slipway_protocol::{BootReporter, BootReporterConfig, MachineSettings};
 
 use crate::action::Done;
 use crate::disk::choose;
@@ -97,13 +97,16 @@ fn unit(folder: &str, start: &str) -> String {
 }
 
 fn settings(inputs: &BootReporter, machine: &dyn Machine) -> BootReporterConfig {
+    let setup = machine.setup();
+    let MachineSettings { proxy, no_proxy, .. } = MachineSettings::with_proxy(setup.proxy.clone());
     BootReporterConfig {
         url: inputs.url.clone(),
         token: inputs.token.clone(),
         ca: inputs.ca.clone(),
-        proxy: machine.setup().proxy.clone(),
+        machine: MachineSettings { token: None, proxy, no_proxy, ..setup.settings.clone() },
         hours: inputs.hours,
         every: inputs.every,
+        agent: inputs.agent.clone(),
     }
 }
 

@@ -13,6 +13,9 @@ pub mod operator;
 pub mod shared;
 pub mod workflow;
 
+pub use node::agent::{
+    AgentBoot, AgentCredentials, Heartbeat, HeartbeatAnswer, Task, TaskOptions, TaskProgress, TaskReport,
+};
 pub use node::attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
 pub use node::boot_settings::{BootSettings, MachineSettings, Proxy, SettingError};
@@ -25,6 +28,7 @@ pub use node::external_step::{ExternalStep, ExternalStepAck, ExternalStepReport,
 pub use node::medium::{MEDIUM, MOST_CONFIG_BYTES, Medium};
 pub use node::state::NodeState;
 pub use operator::admission::{Claim, ClaimReason, ClaimedTpm, EkCertificate, KeyOrigin, NodeKey, NodeTpm, TpmOrigin};
+pub use operator::agent::{AgentStatus, TaskState, TaskStatus};
 pub use operator::boot_fetch::{BootFetch, BootFilesFetched, BootWay};
 pub use operator::comparison::{Chosen, ComparedFact, ComparedRun, Comparison};
 pub use operator::flag::{Flag, FlagKind, Severity, SiteStatus};
@@ -41,6 +45,7 @@ pub use shared::inventory::{Cpu, DeviceKind, Disk, Firmware, Inventory, Nic, Sys
 pub use shared::network::{Bond, BondMode, Interface, Network, Vlan};
 pub use shared::oci::{OciReference, OciReferenceError, OciVersion};
 pub use shared::secret::Secret;
+pub use workflow::agent::{Agent, AgentAct};
 pub use workflow::capture::{CaptureDisk, CapturedImage};
 pub use workflow::disk::{DiskChoice, DiskHints};
 pub use workflow::hint::{SizeHint, TextHint};

@@ -1,5 +1,6 @@
 //! Messages between a node and the server, and what a boot medium holds.
 
+pub mod agent;
 pub mod attestation;
 pub mod boot_report;
 pub mod boot_settings;

@@ -1,6 +1,7 @@
 //! What the server shows to operators.
 
 pub mod admission;
+pub mod agent;
 pub mod boot_fetch;
 pub mod comparison;
 pub mod flag;

@@ -18,6 +18,7 @@ pub use secure_boot::{EnrolSecureBoot, SecureBootUpdate, SecureBootVariable, sig
 pub use seed::{PhoneHome, SeedCloudInit, SeedPlace, is_ignition};
 pub use target::{NumberOrName, RunInTarget, UnpackArchive, WriteFile, file_mode, target_path_problem};
 
+pub mod agent;
 mod boot;
 mod boot_reporter;
 pub mod capture;

@@ -42,16 +42,22 @@ const UNSTARTED: [&str; 11] = [
 const MAX_STATE: usize = 64;
 
 /// Returns the id of the current boot.
-pub(super) fn boot_id(root: &Path) -> String {
+pub(crate) fn boot_id(root: &Path) -> String {
     let text = file(&root.join("proc/sys/kernel/random/boot_id"), OTHERS).unwrap_or_default();
     let id = String::from_utf8_lossy(&text).trim().to_owned();
     // If the id cannot be read, all boots have this one.
     if id.is_empty() { "unknown".to_owned() } else { id }
 }
 
+/// Returns the seconds since the system started. 0 if that cannot be read.
+pub(crate) fn uptime(root: &Path) -> u64 {
+    let text = file(&root.join("proc/uptime"), OTHERS).unwrap_or_default();
+    String::from_utf8_lossy(&text).split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
+}
+
 /// The output of `systemctl is-system-running`, whatever its exit status. `None` if it cannot be run or prints no
 /// state.
-pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> {
+pub(crate) async fn system_state(surroundings: &Surroundings) -> Option<String> {
     let text = output(surroundings, "systemctl", &["is-system-running"], OTHERS).await.ok()?;
     let state = String::from_utf8_lossy(&text).trim().to_owned();
     let is_word = !state.is_empty() && state.len() <= MAX_STATE && state.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -60,7 +66,7 @@ pub(super) async fn system_state(surroundings: &Surroundings) -> Option<String> 
 
 /// The names of the failed units, at most [`MAX_FAILED_UNITS`]. Empty if systemctl cannot be run. In the emergency or
 /// rescue shell, also the units that could not be started: a unit whose device is missing is not in the state `failed`.
-pub(super) async fn failed_units(surroundings: &Surroundings, in_shell: bool) -> Vec<String> {
+pub(crate) async fn failed_units(surroundings: &Surroundings, in_shell: bool) -> Vec<String> {
     let arguments = ["list-units", "--failed", "--plain", "--no-legend", "--no-pager", "--full"];
     let mut text = output(surroundings, "systemctl", &arguments, OTHERS).await.unwrap_or_default();
     if in_shell {
@@ -83,7 +89,7 @@ fn units_of(text: &str) -> Vec<String> {
 }
 
 /// Collects the log of this boot, in the form in which it is sent.
-pub(super) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
+pub(crate) async fn log(surroundings: &Surroundings, report: &BootReport) -> Vec<u8> {
     let mut log = Log(Vec::new());
     let state = report.system_state.as_deref().unwrap_or("unknown");
     let stage = match report.stage {
@@ -150,7 +156,7 @@ fn file(path: &Path, limit: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Returns the last `limit` bytes of a program's output, whatever its exit status.
-pub(super) async fn output(
+pub(crate) async fn output(
     surroundings: &Surroundings,
     program: &str,
     arguments: &[&str],
@@ -180,6 +186,22 @@ pub(super) async fn output(
         text.extend_from_slice(format!("\n[{program} took longer than {} s]\n", PATIENCE.as_secs()).as_bytes());
     }
     Ok(text)
+}
+
+/// Runs a program to its end. Fails with what it said last, if its exit status is not 0.
+pub(crate) async fn succeeds(surroundings: &Surroundings, program: &str, arguments: &[&str]) -> Result<(), String> {
+    let path = surroundings.programs.iter().map(|folder| folder.join(program)).find(|path| path.exists());
+    let path = path.ok_or_else(|| format!("{program} is not installed"))?;
+    let mut command = Command::new(&path);
+    command.args(arguments).env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).kill_on_drop(true);
+    let ended = timeout(PATIENCE, command.output()).await;
+    let ended = ended.map_err(|_| format!("{program} took longer than {} s", PATIENCE.as_secs()))?;
+    let ended = ended.map_err(|error| format!("{}: {error}", path.display()))?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr).trim().lines().next_back().unwrap_or_default().to_owned();
+    Err(format!("{program} ended with {}: {said}", ended.status))
 }
 
 /// The newest bytes of a stream.

@@ -55,7 +55,7 @@ pub fn remove(root: &Path) {
     folders().for_each(|folder| remove_file(folder.join(places::CONFIG)));
     places::LINKS.iter().chain([&places::UNIT]).for_each(|place| remove_file(root.join(place)));
     for folder in folders() {
-        for name in [places::FETCH_CURL, places::FETCH_CA, places::FETCH, places::PROGRAM] {
+        for name in [places::AGENT, places::FETCH_CURL, places::FETCH_CA, places::FETCH, places::PROGRAM] {
             remove_file(folder.join(name));
         }
         // The folder may contain other files.

@@ -350,6 +350,11 @@ impl Ask {
         Self { what, method, path: path.into(), patience: SILENCE }
     }
 
+    /// Returns the same request for an answer that may come so much later.
+    pub(crate) fn held(self, wait: Duration) -> Self {
+        Self { patience: self.patience + wait, ..self }
+    }
+
     /// Returns the same request with the longer time limit for a large body.
     pub(crate) fn patient(self) -> Self {
         Self { patience: PIECE_PATIENCE, ..self }

@@ -170,6 +170,19 @@ impl<S: Send + Sync> FromRequestParts<S> for RunToken {
     }
 }
 
+/// The token of an agent, from `Authorization: Bearer`. The handler checks whether it is valid.
+pub struct AgentToken(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for AgentToken {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let token = bearer(parts).map(str::to_owned);
+        let missing = || unauthenticated("this request needs the token of an agent, as `Authorization: Bearer`");
+        Ok(Self(token.ok_or_else(missing)?))
+    }
+}
+
 fn bearer(parts: &Parts) -> Option<&str> {
     let (scheme, token) = parts.headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header::CONTENT_ENCODING;
 use axum::http::{HeaderMap, StatusCode};
@@ -65,7 +66,19 @@ async fn accept(app: &App, token: &str, unread: Unread) -> Result<BootKnown, Err
 pub struct LogPlace {
     /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
     #[param(pattern = "^[0-9A-Za-z-]{1,64}$")]
-    boot_id: String,
+    pub boot_id: String,
+}
+
+/// Reads the log of a boot, as it is stored.
+pub async fn boot_log(app: &App, headers: &HeaderMap, unread: Unread) -> Result<Bytes, Error> {
+    // The memory for known callers is used, because the token was checked.
+    let body = app.bodies.read(unread, MAX_REQUEST_BYTES).await?;
+    if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
+        return Err(Error::refused(ErrorCode::InvalidRequest, "the log must be compressed with gzip"));
+    }
+    // Decoded only as a check. The log is stored as it was received.
+    decode(headers, body.clone())?;
+    Ok(body)
 }
 
 /// Upload the whole log of this boot so far. The server keeps the newest logs, up to a limit.
@@ -82,13 +95,7 @@ pub async fn logs(
     unread: Unread,
 ) -> Result<StatusCode, ApiError> {
     run_token::admit(&app.store, &app.token_reports, &token, Purpose::Boot).await?;
-    // The memory for known callers is used, because the token was checked.
-    let body = app.bodies.read(unread, MAX_REQUEST_BYTES).await?;
-    if headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding != "gzip") {
-        return Err(Error::refused(ErrorCode::InvalidRequest, "the log must be compressed with gzip").into());
-    }
-    // Decoded only as a check. The log is stored as it was received.
-    decode(&headers, body.clone())?;
+    let body = boot_log(&app, &headers, unread).await?;
     let _turn = app.turn().await?;
     boot::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -29,6 +29,11 @@ use utoipa::{Modify, OpenApi};
         super::metadata::by_token,
         super::metadata::by_header,
         super::external_report::report,
+        super::agent::register,
+        super::agent::heartbeat,
+        super::agent::leave,
+        super::agent::boot,
+        super::agent::logs,
         super::boot_report::known,
         super::boot_report::report,
         super::boot_report::logs,
@@ -44,6 +49,11 @@ use utoipa::{Modify, OpenApi};
         super::operator::replace,
         super::operator::decommission,
         super::operator::recommission,
+        super::tasks::list,
+        super::tasks::ask,
+        super::tasks::cancel,
+        super::tasks::remove_agent,
+        super::tasks::reboot,
         super::power::show,
         super::power::change,
         super::power::switch,
@@ -105,6 +115,7 @@ impl Modify for Security {
             scheme("The node's JWT. Alternatively, no header and the node's TLS client certificate."),
         );
         components.add_security_scheme("run", scheme("A token of the run, valid for reports of one kind."));
+        components.add_security_scheme("agent", scheme("The token of an installed system's agent."));
         components.add_security_scheme("operator", scheme("An operator's token."));
     }
 }

@@ -8,7 +8,7 @@ use slipway_protocol::shared::printable::{line, size};
 use slipway_protocol::{Disk, NodeState, NodeStatus, PowerState, RunState, RunStatus, StepState};
 use slipway_server::Error;
 use slipway_server::node::status::is_stranger;
-use slipway_server::operate::{Destroyed, Plan};
+use slipway_server::operate::{BootsBy, Destroyed, Plan};
 use slipway_server::rules::state;
 use slipway_server::run::foresee::{Erased, erased};
 use slipway_server::store::Store;
@@ -77,7 +77,7 @@ pub fn run(plan: &Plan) -> Vec<String> {
     if plan.destroyed.is_empty()
         && plan.goes_on.is_none()
         && plan.replaced.is_none()
-        && !plan.boots
+        && plan.boots.is_none()
         && plan.afterwards.is_none()
     {
         return Vec::new();
@@ -85,7 +85,7 @@ pub fn run(plan: &Plan) -> Vec<String> {
     let replaced = plan.replaced.iter().map(|run| format!("ends run {run}, which is not over, as failed"));
     let disks = plan.node.inventory.as_ref().map(|inventory| inventory.disks.as_slice()).unwrap_or_default();
     let erased = plan.destroyed.iter().flat_map(|destroyed| erases(destroyed, disks));
-    let booted = plan.boots.then(|| booted(&plan.node));
+    let booted = plan.boots.map(|by| booted(&plan.node, by));
     let then =
         plan.afterwards.map(|then| format!("when it succeeded, {}: its credentials are refused", then.in_words()));
     let goes_on = plan.goes_on.iter().flat_map(|goes_on| {
@@ -104,7 +104,11 @@ pub fn run(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-fn booted(node: &NodeStatus) -> String {
+fn booted(node: &NodeStatus, by: BootsBy) -> String {
+    if by == BootsBy::Agent {
+        return "has the agent of its running system restart the machine into slipway, which ends that system"
+            .to_owned();
+    }
     match node.power.as_ref().and_then(|power| power.state) {
         Some(PowerState::Off) => "switches the machine on, to boot slipway",
         Some(PowerState::On) => "switches the machine off and on again, to boot slipway",

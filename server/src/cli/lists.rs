@@ -45,7 +45,8 @@ pub fn image_lines(ImageStatus { image, problem }: &ImageStatus, systems: &[Syst
 pub fn system_table(systems: &[SystemStatus], images: &[Image]) -> String {
     let rows = systems.iter().map(|SystemStatus { system, image_problem }| {
         let image = images.iter().find(|image| image.digest == system.image);
-        let reports = [(system.phone_home, "phone-home"), (system.boot_reporter, "boots")];
+        let reports =
+            [(system.phone_home, "phone-home"), (system.boot_reporter, "boots"), (system.agent.is_some(), "agent")];
         let reports: Vec<&str> = reports.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
         vec![
             system.name.clone(),

@@ -20,7 +20,7 @@ use super::ask::{self, Yes};
 use super::disk::{DISK_OPTIONS, DiskOptions};
 use super::power::{self, PowerCommand};
 use super::words::{self, label};
-use super::{print, print_json, print_line, read, recovery_key};
+use super::{agent, print, print_json, print_line, read, recovery_key};
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
@@ -100,6 +100,14 @@ Examples:
     /// Switch the power of machines, and set what switches it.
     #[command(subcommand)]
     Power(PowerCommand),
+    /// Show the agent of a machine's system and what it did, or remove it.
+    Agent(agent::AgentArguments),
+    /// Take the work away from a running machine, by the drain command of its operating system.
+    Drain(agent::DrainArguments),
+    /// Reboot a machine into its installed system: by its agent if the system runs, or else by its power.
+    Reboot(agent::RebootArguments),
+    /// Have the agent of a machine do a task that its operating system names.
+    Task(agent::TaskArguments),
     /// Remove a machine that is out of service or was never in service, with its runs and logs.
     Remove {
         /// Id, name or claim code.
@@ -307,6 +315,10 @@ pub async fn run(store: &Store, data: &DataDir, command: NodeCommand) -> anyhow:
             operate::remove_node(store, if is_stranger(&known) { &node } else { &known.id }).await?;
             print_line(&format!("{node} is removed"))
         }
+        NodeCommand::Agent(arguments) => agent::agent(store, arguments).await,
+        NodeCommand::Drain(arguments) => agent::drain(store, arguments).await,
+        NodeCommand::Reboot(arguments) => agent::reboot(store, arguments).await,
+        NodeCommand::Task(arguments) => agent::task(store, arguments).await,
         NodeCommand::Power(command) => power::run(store, command).await,
         NodeCommand::MetadataUrl { node } => {
             print_line(&operate::metadata_url(store, &Signer::open(data)?, &node).await?.url)

@@ -1,12 +1,16 @@
 //! `slipway-server os`.
 
 use std::path::PathBuf;
+use std::str::FromStr as _;
 
+use anyhow::ensure;
 use clap::{ArgAction, Args, Subcommand};
 use slipway_parts::Arch;
-use slipway_protocol::{Digest, Proof};
+use slipway_protocol::workflow::agent::DRAIN;
+use slipway_protocol::{Agent, AgentAct, Digest, Proof};
 use slipway_server::image::stored;
 use slipway_server::operate;
+use slipway_server::rules::drain::{self, Recipe};
 use slipway_server::rules::limits::{self, Change};
 use slipway_server::rules::phone_home_settings::PostKeys;
 use slipway_server::run::compose::phone_home;
@@ -14,6 +18,7 @@ use slipway_server::store::systems::System;
 use slipway_server::store::{Store, images};
 use slipway_user_data::Post;
 
+use super::agent;
 use super::ask::{self, Yes};
 use super::disk::DiskOptions;
 use super::lists::system_table;
@@ -43,6 +48,7 @@ pub enum OsCommand {
 #[command(after_help = "\
 Examples:
   slipway-server os add debian-12 --image debian-12.raw.zst --phone-home
+  slipway-server os add debian-12 --image debian-12.raw.zst --phone-home --agent --drain systemd=app.service
   slipway-server os add debian-12 --image \"$DIGEST\" --user-data base.yaml --kernel-arg console=ttyS0 \
 --disk-choose smallest")]
 pub struct OsAdd {
@@ -83,6 +89,19 @@ pub struct OsAdd {
     /// Make the installed system report its boots until it runs.
     #[arg(long)]
     boot_reporter: bool,
+    /// Leave an agent in the installed system, which says that it runs and does what operators ask for: see the other
+    /// options, and `node agent`.
+    #[arg(long)]
+    agent: bool,
+    /// What the agent may do by itself; may be given several times. Default: everything.
+    #[arg(long = "agent-may", value_enum, value_name = "TASK", requires = "agent")]
+    may: Vec<AgentAct>,
+    /// Command that the agent may run as root when an operator asks for it by its name; may be given several times.
+    #[arg(long = "task", value_name = "NAME=COMMAND", value_parser = agent::command, requires = "agent")]
+    tasks: Vec<(String, String)>,
+    /// What `node drain` does: systemd=UNIT,UNIT, podman, docker or kubectl; may be given several times.
+    #[arg(long = "drain", value_name = "RECIPE", value_parser = Recipe::from_str, requires = "agent")]
+    drains: Vec<Recipe>,
     /// Keep a run's metadata accessible after its system has reported. Its user-data then stays on the server.
     #[arg(long)]
     keep_metadata: bool,
@@ -116,6 +135,10 @@ pub struct Reports {
 pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
     match command {
         OsCommand::Add(add) => {
+            ensure!(
+                add.drains.is_empty() || !add.tasks.iter().any(|(name, _)| name == DRAIN),
+                "adding the operating system: give the drain command once, as --drain or as --task {DRAIN}=COMMAND"
+            );
             let image = operate::known_image(&mut *store.read().await?, &add.image).await?.digest;
             let system = operate::add_system(store, system(*add, image)?).await?;
             if system.phone_home && system.user_data.as_deref().is_some_and(phone_home::has_own_block) {
@@ -140,6 +163,14 @@ pub async fn run(store: &Store, command: OsCommand) -> anyhow::Result<()> {
 }
 
 fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
+    let agent = add.agent.then(|| {
+        let mut agent = Agent { tasks: add.tasks.into_iter().collect(), ..Agent::default() };
+        if !add.may.is_empty() {
+            agent.may = add.may.into_iter().collect();
+        }
+        drain::add(&mut agent, &add.drains);
+        agent
+    });
     Ok(System {
         name: add.name,
         image,
@@ -155,6 +186,7 @@ fn system(add: OsAdd, image: Digest) -> anyhow::Result<System> {
         phone_home_tries: add.reports.phone_home_tries,
         allow_override: add.allow_override,
         boot_reporter: add.boot_reporter,
+        agent,
         keep_metadata: add.keep_metadata,
         known_steps: add.known_steps,
         require: add.require,

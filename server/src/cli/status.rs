@@ -26,7 +26,7 @@ use slipway_server::site::presence;
 use slipway_server::store::Store;
 use slipway_server::store::servers::Server;
 
-use power::{power, powered};
+use power::{power, powered, task};
 use transfer::{in_short, in_words};
 
 use super::run::run_table;
@@ -523,7 +523,8 @@ fn without_own(progress: &str) -> String {
 
 /// Whether the machine was in slipway a moment ago: it polls for work and has not left for an installed system.
 fn is_in_slipway(node: &NodeStatus, now: Millis) -> bool {
-    let has_left = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
+    let has_left =
+        matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running | NodeState::Draining);
     !has_left && node.last_seen.is_some_and(|seen| now.saturating_sub(seen) <= GONE)
 }
 
@@ -534,14 +535,20 @@ fn message(node: &NodeStatus, step: Option<&StepStatus>, now: Millis) -> String 
     if node.run.as_ref().is_some_and(|run| run.state == RunState::Pending) {
         return match is_in_slipway(node, now) {
             true => "the machine is in slipway, and takes the run when it next asks".to_owned(),
-            false => match power(node) {
+            false => match power(node).or_else(|| task(node)) {
                 Some(power) => format!("waiting for the machine to boot slipway; it {power}"),
                 None => "waiting for the machine to boot slipway".to_owned(),
             },
         };
     }
     // The installer's last message is out of date once the machine has left slipway.
+    if let Some(task) = task(node) {
+        return format!("the machine {task}");
+    }
     match node.state {
+        NodeState::Draining => {
+            return "the installed system is drained: it has no work until that is undone".to_owned();
+        }
         NodeState::Booting => return "waiting for the installed system to report".to_owned(),
         NodeState::Running => return "the installed system has reported".to_owned(),
         _ => {}

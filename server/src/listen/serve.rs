@@ -62,6 +62,8 @@ const KEYS_MADE: &str = "keys of the site were made or replaced";
 const REPORTS_A_MINUTE: usize = 10;
 /// Reports per minute with one token, enough for a step that reports its progress twice a second.
 const TOKEN_REPORTS_A_MINUTE: usize = 120;
+/// Heartbeats per minute of one agent, which sends one every few seconds while it does a task.
+const AGENT_BEATS_A_MINUTE: usize = 120;
 /// Metadata requests per minute from one node. cloud-init's data sources request each key separately, about twenty
 /// times in a boot.
 const METADATA_A_MINUTE: usize = 120;
@@ -233,6 +235,7 @@ impl Server {
             boot_fetches,
             reports: Rate::new("reports about one run", REPORTS_A_MINUTE, clock),
             token_reports: Rate::new("reports with one token", TOKEN_REPORTS_A_MINUTE, clock),
+            agent_beats: Rate::new("heartbeats of one agent", AGENT_BEATS_A_MINUTE, clock),
             refused: Rate::new("refused reports of one node", refused::A_MINUTE, clock),
             metadata: Rate::new("requests for metadata from one node", METADATA_A_MINUTE, clock),
             requests: Buckets::new("requests of unknown clients", limits.requests, clock),

@@ -72,11 +72,10 @@ impl Facts {
 
     /// Returns the ids of the nodes with which something may be wrong.
     pub async fn suspects(&self, connection: &mut Connection, now: Millis) -> Result<Vec<String>, Error> {
-        let of_systems = self
-            .systems
-            .values()
-            .map(|system| Limits { site: self.site.clone(), system: system.clone() }.millis("silent.waiting"));
-        let of_site = Limits { site: self.site.clone(), ..Limits::default() }.millis("silent.waiting");
+        let shortest = |limits: Limits| limits.millis("silent.waiting").min(limits.millis("silent.agent"));
+        let of_systems =
+            self.systems.values().map(|system| shortest(Limits { site: self.site.clone(), system: system.clone() }));
+        let of_site = shortest(Limits { site: self.site.clone(), ..Limits::default() });
         let idle = of_systems.chain([of_site]).min().unwrap_or(of_site);
         let before = |age: Millis| now.saturating_sub(age);
         let (here, fetched) = (before(GONE), before(boot_fetches::REMEMBERED));

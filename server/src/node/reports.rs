@@ -1,5 +1,6 @@
 //! Reports of nodes and of the systems installed on them.
 
+pub mod agent;
 pub mod boot;
 pub mod decommission;
 pub mod external_steps;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use slipway_protocol::{
     BootFetch, BootFilesFetched, Claim, ClaimReason, ExternalStep, Identity, Installed, NodeState, NodeStatus,
-    RunState, RunStatus, StepState,
+    RunState, RunStatus, StepState, TaskStatus,
 };
 
 use crate::base::error::Error;
@@ -13,18 +13,19 @@ use crate::node::admission::SILENT;
 use crate::node::flags::Facts;
 use crate::rules::trouble::{GONE, WAITS, system_heard_at};
 use crate::rules::{progress, state};
+use crate::store::agents::{self, Agent};
 use crate::store::claimants::{self, Claimant};
 use crate::store::counts::Sizes;
 use crate::store::nodes::{self, Node};
 use crate::store::power::{self, Power};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes, systems};
+use crate::store::{Connection, Store, boot_fetches, boot_reports, counts, external_steps, notes, systems, tasks};
 
 /// Actions that install a system on a disk.
 const INSTALLS: [&str; 2] = ["stream-image", "unpack-archive"];
 
 /// All states, so that monitoring sees those too that nothing is in.
-pub const NODE_STATES: [NodeState; 10] = [
+pub const NODE_STATES: [NodeState; 11] = [
     NodeState::Registered,
     NodeState::Held,
     NodeState::Enrolled,
@@ -32,6 +33,7 @@ pub const NODE_STATES: [NodeState; 10] = [
     NodeState::Installed,
     NodeState::Booting,
     NodeState::Running,
+    NodeState::Draining,
     NodeState::Failed,
     NodeState::Terminating,
     NodeState::Decommissioned,
@@ -84,6 +86,8 @@ fn of_node(
         site: node.site,
         labels: node.labels,
         power: None,
+        agent: None,
+        task: None,
         installed: None,
         run,
     }
@@ -152,7 +156,8 @@ fn silent_since(last_seen: Option<Millis>, run: &mut RunStatus, now: Millis) -> 
 /// Returns when a machine that had left for its installed system asked for work again, if nothing was heard from that
 /// system since. The machine must have been seen recently, so that it is still in slipway.
 fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> Option<Millis> {
-    let has_system = matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
+    let has_system =
+        matches!(node.state, NodeState::Booting | NodeState::Installed | NodeState::Running | NodeState::Draining);
     let has_installed = run.state == RunState::Succeeded
         && run.steps.iter().any(|step| INSTALLS.contains(&&*step.action))
         && state::leaves(&run.steps);
@@ -165,6 +170,15 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
     let waiting = claims.iter().filter(|claim| claim.reason.identifiers_match() && is_here(claim.last_asked));
     let asked = restarted.into_iter().chain(waiting.map(|claim| claim.first_asked));
     asked.filter(|at| has_left && *at >= since).min()
+}
+
+/// Adds what the agent of the installed system says and does. A machine whose system has started since it asked for work
+/// did not stay in slipway.
+fn with_agent(node: NodeStatus, agent: Option<Agent>, task: Option<TaskStatus>) -> NodeStatus {
+    let agent = agent.and_then(Agent::shown);
+    let started = agent.as_ref().map(|agent| agent.boot_seen_at);
+    let came_back_at = node.came_back_at.filter(|at| Some(*at) > started);
+    NodeStatus { agent, task, came_back_at, ..node }
 }
 
 /// Returns the boot files fetched since slipway on the machine, its installed system, or a machine that waits to be
@@ -304,6 +318,8 @@ pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now:
         ),
     };
     let mut power = power::of_nodes(connection, ids).await?;
+    let mut agents = agents::of_nodes(connection, ids).await?;
+    let mut tasks = tasks::newest_of_nodes(connection, ids).await?;
     let mut installed = HashMap::new();
     if ids.is_none() {
         notes::add_to_newest(connection, &mut runs).await?;
@@ -345,7 +361,9 @@ pub async fn unflagged(connection: &mut Connection, ids: Option<&[String]>, now:
         let fetches = fetches.remove(&node.id).unwrap_or_default();
         let installed = installed.remove(&node.id);
         let power = power.remove(&node.id).map(Power::status);
-        NodeStatus { installed, power, ..of_node(node, run, claims, fetches, now) }
+        let (agent, task) = (agents.remove(&node.id), tasks.remove(&node.id));
+        let node = of_node(node, run, claims, fetches, now);
+        NodeStatus { installed, power, ..with_agent(node, agent, task) }
     };
     Ok(Seen { nodes: nodes.into_iter().map(of_node).collect(), strangers, left })
 }
@@ -394,7 +412,10 @@ pub async fn one(connection: &mut Connection, node: Node) -> Result<NodeStatus, 
     let installed = installed(connection, Some(&node.id)).await?.remove(&node.id);
     let left = Some(node.id.clone()).filter(|_| node.key_left).into_iter().collect();
     let power = power::get_by_node(connection, &node.id).await?.map(Power::status);
-    let mut node = NodeStatus { earlier_keys, installed, power, ..of_node(node, run, claims, fetches, now) };
+    let agent = agents::get_by_node(connection, &node.id).await?;
+    let task = tasks::newest_of(connection, &node.id).await?;
+    let node = with_agent(of_node(node, run, claims, fetches, now), agent, task);
+    let mut node = NodeStatus { earlier_keys, installed, power, ..node };
     let facts = Facts::load(connection, Some(&node.id), now).await?;
     let facts = facts.of(connection, std::slice::from_ref(&node), left).await?;
     node.flags = facts.flags(&node, now);

@@ -16,6 +16,7 @@ use crate::image::examine::examine;
 use crate::image::turn;
 use crate::node::reports::{node_state, run_events, secrets};
 use crate::node::status;
+use crate::node::tasks;
 use crate::power;
 use crate::rules::changes::{self, Named};
 use crate::rules::state::{self, NodeEvent};
@@ -123,7 +124,7 @@ pub(super) async fn start(
     let event = NewEvent::new(format!("run {} {what}{again}{from}{then}", run.id)).of_run(&run);
     did(&mut transaction, SiteEventKind::RunStarted, event).await?;
     if !leaves_power {
-        power::ask::boot(&mut transaction, &node, &run).await?;
+        tasks::boot_slipway(&mut transaction, &mut node, &run).await?;
     }
     secrets::forget_of_node(&mut transaction, &node.id).await?;
     store::commit(transaction).await?;
@@ -142,8 +143,8 @@ pub struct Plan {
     pub destroyed: Vec<Destroyed>,
     /// Id of the run that is not over, and will be replaced.
     pub replaced: Option<String>,
-    /// Whether the machine is switched on, and off before if it is on.
-    pub boots: bool,
+    /// What has the machine boot slipway, if anything does.
+    pub boots: Option<BootsBy>,
     /// What becomes of the node once the run succeeded.
     pub afterwards: Option<Afterwards>,
     /// The options of its steps, with a few digits in place of each secret.
@@ -156,6 +157,15 @@ impl Plan {
         let done = |plan: &Self| (plan.node.id.clone(), plan.destroyed.clone(), plan.replaced.clone(), plan.boots);
         done(self) == done(other) && self.settings == other.settings
     }
+}
+
+/// What has a machine boot slipway for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootsBy {
+    /// The agent of its system.
+    Agent,
+    /// Its power: it is switched on, and off before if it is on.
+    Power,
 }
 
 /// How a run goes on with what a failed one did.
@@ -203,7 +213,12 @@ pub(super) async fn plan(
     let goes_on = goes_on.map(|step| GoesOn { from: step.name.clone(), again: destroyed(&composed.steps, disks) });
     let destroyed = destroyed(composed.steps.get(taken.len()..).unwrap_or_default(), disks);
     let replaced = replaced.map(|run| run.id);
-    let boots = !leaves_power && power::ask::would_boot(&mut connection, &node).await?;
+    let by_agent = !leaves_power && tasks::reboots_by_agent(&mut connection, &node, composed.require).await?;
+    let boots = match by_agent {
+        true => Some(BootsBy::Agent),
+        false if leaves_power => None,
+        false => power::ask::would_boot(&mut connection, &node).await?.then_some(BootsBy::Power),
+    };
     Ok(Plan {
         goes_on,
         destroyed,

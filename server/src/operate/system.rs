@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use slipway_protocol::{
-    Action, Digest, ErrorCode, PhoneHome, SeedCloudInit, SiteEventKind, Step, StreamImage, workflow,
+    Action, Agent, Digest, ErrorCode, PhoneHome, SeedCloudInit, SiteEventKind, Step, StreamImage, workflow,
 };
 use slipway_user_data::seed;
 
@@ -53,6 +53,10 @@ pub async fn add_system(store: &Store, mut system: System) -> Result<System, Err
     check_keys(&system.ssh_keys)?;
     check_seed(&system)?;
     check_known(&system.known_steps)?;
+    if let Some(problem) = system.agent.iter().flat_map(Agent::validate).next() {
+        let message = format!("the operating system {problem}");
+        return Err(Error::refused(ErrorCode::InvalidRequest, message));
+    }
     system.limits.iter().try_for_each(|(name, change)| limits::check(name, change))?;
     systems::save(&mut transaction, &system, now()).await?;
     let message =

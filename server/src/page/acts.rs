@@ -9,6 +9,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_protocol::shared::printable::line;
+use slipway_protocol::workflow::agent::DRAIN;
 use slipway_protocol::{Afterwards, Disk, DiskHints, EraseMode, ErrorCode, NodeState, NodeStatus, RunState};
 
 use crate::api::answer::UrlPath;
@@ -21,7 +22,7 @@ use crate::page::disks::{disks_of, erases};
 use crate::page::forms;
 use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
-use crate::page::offers::{Act, has_open_run, is_switched};
+use crate::page::offers::{Act, has_open_run, is_rebooted, is_switched};
 use crate::page::rows::{name, path, reference};
 use crate::page::session::{Act as Sent, Fields, Visitor};
 use crate::page::view::View;
@@ -46,6 +47,12 @@ pub fn buttons(node: &NodeStatus) -> Markup {
                 }
                 @if act == Act::Confirm && !is_stranger(node) {
                     a.button href={ "/nodes/" (reference(node)) "/power" } { "Power…" }
+                    @if node.agent.is_some() {
+                        a.button href={ "/nodes/" (reference(node)) "/agent" } { "Agent…" }
+                        @if may_drain(node) {
+                            a.button href={ "/nodes/" (reference(node)) "/agent#drain" } { "Drain…" }
+                        }
+                    }
                 }
                 @match act.obstacle(node) {
                     // Nobody misses these where they have no meaning.
@@ -62,6 +69,11 @@ pub fn buttons(node: &NodeStatus) -> Markup {
     }
 }
 
+/// Whether the agent of a node's system has a command that drains it.
+fn may_drain(node: &NodeStatus) -> bool {
+    node.agent.as_ref().is_some_and(|agent| agent.tasks.iter().any(|task| task == DRAIN))
+}
+
 /// Whether the newest run of a node may be tried again.
 fn may_retry(node: &NodeStatus) -> bool {
     node.state != NodeState::Decommissioned && node.run.as_ref().is_some_and(|run| run.state == RunState::Failed)
@@ -76,7 +88,8 @@ fn said(act: Act, node: &NodeStatus, system: Option<&System>) -> Option<String> 
     let run = node.run.as_ref().map(|run| (&run.id, state::is_open(run.state)));
     let possible = |hints| possible(&hints, disks_of(node)).into_iter().map(Disk::in_words).collect();
     let disks: Option<Vec<String>> = erased_hints(act, node, system).map(possible);
-    let mut hash = token_hash(&to_json(&(act.word(), name(node), run, disks, system, is_switched(node))));
+    let mut hash =
+        token_hash(&to_json(&(act.word(), name(node), run, disks, system, (is_switched(node), is_rebooted(node)))));
     hash.truncate(16);
     Some(format!("{}:{hash}", act.reference(node)))
 }

@@ -1,6 +1,7 @@
 //! Forms that add something.
 
 use std::collections::BTreeMap;
+use std::str::FromStr as _;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use slipway_parts::Arch;
 use slipway_protocol::shared::{duration, printable};
-use slipway_protocol::{DiskChoice, DiskHints, ErrorCode, Identity, NodeClass, Proof};
+use slipway_protocol::{Agent, DiskChoice, DiskHints, ErrorCode, Identity, NodeClass, Proof};
 
 use crate::base::error::Error;
 use crate::base::time::utc;
@@ -20,6 +21,7 @@ use crate::page::frame::{Follows, Frame};
 use crate::page::live::Live;
 use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words;
+use crate::rules::drain::{self, Recipe};
 use crate::rules::limits::Changes;
 use crate::store::images::Image;
 use crate::store::systems::{self, System};
@@ -255,6 +257,13 @@ fn system_form(frame: &Frame, images: &[Image], fields: &Fields, problem: Option
             (field("known_steps", "External steps that are expected", "Names, separated by blanks.", fields))
             (tick("phone_home", "The installed system reports that it is up", is_new || fields.ticked("phone_home")))
             (tick("boot_reporter", "The installed system reports how its boots go", fields.ticked("boot_reporter")))
+            (tick("agent", "An agent stays in it, for draining, rebooting and reinstalling", fields.ticked("agent")))
+            (field(
+                "drain",
+                "What draining does",
+                "With an agent: systemd=app.service, podman, docker or kubectl, separated by blanks.",
+                fields,
+            ))
             (tick(
                 "keep_metadata",
                 "Its metadata stays readable after it has reported; its user-data then stays on the server",
@@ -329,12 +338,27 @@ fn system_of(fields: &Fields) -> Result<System, Error> {
         phone_home_tries: None,
         allow_override: true,
         boot_reporter: fields.ticked("boot_reporter"),
+        agent: agent_of(fields)?,
         keep_metadata: fields.ticked("keep_metadata"),
         known_steps: words("known_steps"),
         require: proof_of(fields),
         disk: DiskHints { choose, ..DiskHints::default() },
         limits: Changes::default(),
     })
+}
+
+/// Returns what the agent of an operating system may do, if it has one.
+fn agent_of(fields: &Fields) -> Result<Option<Agent>, Error> {
+    let invalid = |message: String| Error::refused(ErrorCode::InvalidRequest, message);
+    let recipes: Result<Vec<Recipe>, String> = fields.text("drain").split_whitespace().map(Recipe::from_str).collect();
+    let recipes = recipes.map_err(invalid)?;
+    if !fields.ticked("agent") {
+        let message = "what draining does is for an operating system with an agent: tick that too";
+        return if recipes.is_empty() { Ok(None) } else { Err(invalid(message.to_owned())) };
+    }
+    let mut agent = Agent::default();
+    drain::add(&mut agent, &recipes);
+    Ok(Some(agent))
 }
 
 /// Asks for a bootstrap token.

@@ -113,7 +113,8 @@ pub async fn systems(visitor: Visitor, Extension(live): Extension<Arc<Live>>) ->
     let (systems, images) = (stored::systems(store).await?, stored::list(store).await?);
     let rows = systems.iter().map(|stored::SystemStatus { system, image_problem }| {
         let image = images.iter().find(|status| status.image.digest == system.image);
-        let reports = [(system.phone_home, "phone home"), (system.boot_reporter, "boots")];
+        let reports =
+            [(system.phone_home, "phone home"), (system.boot_reporter, "boots"), (system.agent.is_some(), "agent")];
         let reports: Vec<&str> = reports.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
         let cells = vec![
             html! { (line(&system.name)) },

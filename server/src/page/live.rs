@@ -36,7 +36,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const WHOLE: Duration = Duration::from_secs(30);
 
 /// States in the order in which a machine goes through them.
-const STATES: [NodeState; 9] = [
+const STATES: [NodeState; 10] = [
     NodeState::Registered,
     NodeState::Held,
     NodeState::Enrolled,
@@ -44,6 +44,7 @@ const STATES: [NodeState; 9] = [
     NodeState::Booting,
     NodeState::Installed,
     NodeState::Running,
+    NodeState::Draining,
     NodeState::Failed,
     NodeState::Terminating,
 ];

@@ -20,6 +20,7 @@ use crate::base::time::{Millis, now};
 use crate::node::status::is_stranger;
 use crate::operate::{self, LogType};
 use crate::page::acts;
+use crate::page::agent::agent_words;
 use crate::page::answer::{Failed, Html};
 use crate::page::changes;
 use crate::page::chart::{self, Times};
@@ -134,6 +135,7 @@ fn facts(node: &NodeStatus, now: Millis) -> Markup {
                 ("Site", node.site.as_deref().and_then(text)),
                 ("Labels", text(&labels.join(", "))),
                 ("System", node.installed.as_ref().map(|installed| installed_words(installed, now))),
+                ("Agent", node.agent.as_ref().map(|agent| agent_words(node, agent, now))),
                 ("Power", node.power.as_ref().map(|power| power_words(power, now))),
                 ("Serial number", identity.serial.as_deref().and_then(mono)),
                 ("UUID", identity.uuid.as_deref().and_then(mono)),

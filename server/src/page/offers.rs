@@ -1,7 +1,7 @@
 //! What operators do to a node: what it is called, whether it is possible, and what it means.
 
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{ErrorCode, NodeState, NodeStatus, PowerMode, RunState};
+use slipway_protocol::{AgentAct, AgentStatus, ErrorCode, NodeState, NodeStatus, PowerMode, RunState};
 
 use crate::base::error::Error;
 use crate::node::status::is_stranger;
@@ -178,10 +178,21 @@ impl Act {
 
 /// Says how a machine comes to slipway for a run, if it does not poll.
 fn boots(node: &NodeStatus) -> &'static str {
+    if is_rebooted(node) {
+        return "or else has the agent of its running system restart it into slipway, which ends that system";
+    }
     match is_switched(node) {
         true => "or else switches the machine on, or off and on again, to boot slipway",
         false => "or when it boots slipway",
     }
+}
+
+/// Whether the agent of a node's running system may restart the machine into slipway. The server looks again whether it
+/// was heard from.
+pub fn is_rebooted(node: &NodeStatus) -> bool {
+    let runs_system = matches!(node.state, NodeState::Booting | NodeState::Running | NodeState::Draining);
+    let may = |agent: &AgentStatus| agent.tasks.iter().any(|task| task == AgentAct::BootSlipway.name());
+    runs_system && node.agent.as_ref().is_some_and(may)
 }
 
 /// Whether something switches the machine of a node.

@@ -3,7 +3,7 @@
 use slipway_protocol::shared::printable::line;
 use slipway_protocol::{
     Claim, ClaimReason, ExternalStepStatus, Flag, NodeState, NodeStatus, RunState, RunStatus, Severity, StepState,
-    StepStatus,
+    StepStatus, TaskState, TaskStatus,
 };
 
 use crate::base::time::Millis;
@@ -52,6 +52,7 @@ pub fn first(node: &NodeStatus) -> Option<Reason> {
         .filter(|reason| reason.is_flag() || node.flags.is_empty())
         .or_else(|| node.flags.first().map(of_flag))
         .or_else(|| power(node))
+        .or_else(|| task(node))
         .or_else(|| restored(node, run?))
         .or_else(|| boot_files(node))
         .or_else(|| external(run?))
@@ -83,7 +84,9 @@ pub fn current(run: &RunStatus) -> Option<(usize, &StepStatus)> {
 
 fn failed(node: &NodeStatus, run: Option<&RunStatus>) -> Option<Reason> {
     let run = run?;
-    if run.state != RunState::Failed || matches!(node.state, NodeState::Decommissioned | NodeState::Running) {
+    if run.state != RunState::Failed
+        || matches!(node.state, NodeState::Decommissioned | NodeState::Running | NodeState::Draining)
+    {
         return None;
     }
     let failure = current(run)?.1.failure.as_ref()?;
@@ -104,6 +107,15 @@ fn restored(node: &NodeStatus, run: &RunStatus) -> Option<Reason> {
 fn power(node: &NodeStatus) -> Option<Reason> {
     let act = node.power.as_ref()?.act.as_ref().filter(|act| act.state.is_open())?;
     Some(Reason::new(Tone::Quiet, line(&act.in_words())).since(act.asked_at))
+}
+
+/// What the agent of its system does or did to it.
+fn task(node: &NodeStatus) -> Option<Reason> {
+    node.agent.as_ref()?;
+    let is_drained = |state| node.state == NodeState::Draining && state == TaskState::Succeeded;
+    let is_told = |task: &&TaskStatus| task.state.is_open() || is_drained(task.state);
+    let task = node.task.as_ref().filter(is_told)?;
+    Some(Reason::new(Tone::Quiet, line(&task.in_words())).since(task.asked_at))
 }
 
 fn boot_files(node: &NodeStatus) -> Option<Reason> {

@@ -222,5 +222,6 @@ fn since(node: &NodeStatus) -> Option<Millis> {
         NodeState::Running => {
             run.and_then(|run| run.phoned_home_at).or(node.installed.as_ref().map(|installed| installed.since))
         }
+        NodeState::Draining => node.task.as_ref().map(|task| task.asked_at),
     }
 }

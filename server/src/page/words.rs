@@ -73,7 +73,7 @@ impl Tone {
 pub fn of_node(state: NodeState) -> Tone {
     match state {
         NodeState::Registered | NodeState::Held | NodeState::Enrolled | NodeState::Decommissioned => Tone::Quiet,
-        NodeState::Installing | NodeState::Booting | NodeState::Terminating => Tone::Work,
+        NodeState::Installing | NodeState::Booting | NodeState::Draining | NodeState::Terminating => Tone::Work,
         NodeState::Installed | NodeState::Running => Tone::Good,
         NodeState::Failed => Tone::Bad,
     }

@@ -1,6 +1,6 @@
 //! iPXE scripts, from the templates in `ipxe/`.
 
-use slipway_protocol::{NodeState, RunState};
+use slipway_protocol::{AgentBoot, NodeState, RunState};
 
 const INSTALL: &str = include_str!("../../../ipxe/install.ipxe");
 const DISK: &str = include_str!("../../../ipxe/disk.ipxe");
@@ -43,11 +43,24 @@ pub fn arch(build_arch: &str) -> Option<&'static str> {
     machine(build_arch).map(|(arch, _)| arch)
 }
 
+/// Returns what a running system starts by kexec to be in slipway: what iPXE would start. `None` without such an
+/// architecture.
+pub fn by_kexec(place: &str, arch: &str) -> Option<AgentBoot> {
+    let (_, serial_console) = machine(arch)?;
+    let line = INSTALL.lines().find_map(|line| line.strip_prefix("kernel ")?.split_once(" || "));
+    let arguments = line?.0.split(' ').skip(2).collect::<Vec<_>>().join(" ");
+    Some(AgentBoot {
+        kernel: format!("boot/{place}/vmlinuz"),
+        initramfs: format!("boot/{place}/initramfs"),
+        cmdline: arguments.replace("{{serial_console}}", serial_console),
+    })
+}
+
 /// Returns whether the machine has nothing to install and boots from its disk.
 pub fn boots_from_disk(known: &Known) -> bool {
     let Known::Node { state, run, is_asked: false } = known else { return false };
     match state {
-        NodeState::Installed | NodeState::Booting | NodeState::Running => {
+        NodeState::Installed | NodeState::Booting | NodeState::Running | NodeState::Draining => {
             !matches!(run, Some(RunState::Pending | RunState::Running))
         }
         _ => false,
@@ -100,6 +113,14 @@ mod tests {
             assert_eq!(script.contains("\nexit 1\n"), disk, "{known:?}\n{script}");
             assert_eq!(script.contains("\nkernel "), !disk, "{known:?}\n{script}");
         }
+    }
+
+    #[test]
+    fn a_running_system_starts_what_ipxe_would() {
+        let boot = by_kexec("x86_64", "x86_64").expect("an architecture");
+        assert_eq!((&*boot.kernel, &*boot.initramfs), ("boot/x86_64/vmlinuz", "boot/x86_64/initramfs"));
+        assert_eq!(boot.cmdline, "console=tty0 console=ttyS0,115200 panic=30 rootfstype=ramfs");
+        assert_eq!(by_kexec("riscv", "riscv"), None);
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub const STEP: &str = "stuck.step";
 pub const LIMITS: &[Limit] = &[
     time("silent.step", SILENT_IN_A_STEP, true, "nothing heard from a machine in a step"),
     time("silent.waiting", 5 * MINUTE, false, "nothing heard from a machine in slipway that waits"),
+    time("silent.agent", 5 * MINUTE, false, "nothing heard from the agent of a running system"),
     time("stuck.pending", 15 * MINUTE, true, "a run that its machine has not fetched"),
     time("stuck.boot-files", 15 * MINUTE, false, "nothing heard after boot files were fetched"),
     time("stuck.enrolled", 5 * MINUTE, true, "a run that was fetched and has not begun"),
@@ -67,6 +68,7 @@ pub const LIMITS: &[Limit] = &[
     time("stuck.step.stream-image", 5 * MINUTE, true, "the same, while an image is written"),
     time("stuck.step.unpack-archive", 5 * MINUTE, true, "the same, while an archive is unpacked"),
     time("stuck.booting", 15 * MINUTE, false, "no report of an installed system that is to report"),
+    time("stuck.draining", 30 * MINUTE, false, "a machine that is being drained"),
     time("stuck.external", 15 * MINUTE, false, "no report of an external step that began"),
     times("looping.begins", 3, "the same run begun"),
     times("looping.boots", 3, "boots in an hour"),

@@ -30,6 +30,10 @@ pub enum NodeEvent {
     PhonedHome,
     /// The installed system has finished starting, and no other report from it is expected.
     SystemRuns,
+    /// The work of the running system is being taken away.
+    DrainBegan,
+    /// The running system keeps its work, or has it again.
+    DrainEnded,
     /// An operator took the node out of service.
     Decommissioned,
     /// An operator put the node back into service.
@@ -62,7 +66,10 @@ pub fn next(state: NodeState, what: NodeEvent) -> NodeState {
         // A power-cycled machine enrols again, and that alone changes nothing.
         (_, NodeEvent::ToldToWait | NodeEvent::Enrolled | NodeEvent::RunWithdrawn | NodeEvent::Recommissioned) => state,
         // An installed system goes on until its machine takes the run.
-        (S::Registered | S::Held | S::Installed | S::Booting | S::Running, NodeEvent::GivenWork) => state,
+        (S::Registered | S::Held | S::Installed | S::Booting | S::Running | S::Draining, NodeEvent::GivenWork) => state,
+        (S::Running, NodeEvent::DrainBegan) => S::Draining,
+        (S::Draining, NodeEvent::DrainEnded) => S::Running,
+        (_, NodeEvent::DrainBegan | NodeEvent::DrainEnded) => state,
         // The new run replaces the state from an earlier run, whether that installed a system or failed.
         (_, NodeEvent::GivenWork | NodeEvent::TookWork) => S::Enrolled,
         (_, NodeEvent::TookLastWork) => S::Terminating,
@@ -327,6 +334,16 @@ mod tests {
             (S::Decommissioned, H::Enrolled, S::Decommissioned),
             (S::Decommissioned, H::PhonedHome, S::Decommissioned),
             (S::Decommissioned, H::GivenWork, S::Decommissioned),
+            (S::Running, H::DrainBegan, S::Draining),
+            (S::Draining, H::DrainBegan, S::Draining),
+            (S::Draining, H::DrainEnded, S::Running),
+            (S::Draining, H::GivenWork, S::Draining),
+            (S::Draining, H::TookWork, S::Enrolled),
+            (S::Draining, H::PhonedHome, S::Draining),
+            (S::Draining, H::Enrolled, S::Draining),
+            (S::Installing, H::DrainBegan, S::Installing),
+            (S::Enrolled, H::DrainEnded, S::Enrolled),
+            (S::Decommissioned, H::DrainEnded, S::Decommissioned),
         ];
         for (state, what, expect) in table {
             assert_eq!(next(state, what), expect, "{state:?} after {what:?}");

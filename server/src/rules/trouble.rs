@@ -7,7 +7,7 @@ use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
 use slipway_protocol::{
     Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeClass, NodeState, NodeStatus,
-    POLL_SECONDS, PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus,
+    POLL_SECONDS, PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus, TaskState,
 };
 
 use crate::base::time::Millis;
@@ -114,6 +114,8 @@ pub fn flags(node: &NodeStatus, known: &Known, limits: &Limits, now: Millis) -> 
     flags.extend(look.contested());
     flags.extend(look.refused());
     flags.extend(look.power());
+    flags.extend(look.task());
+    flags.extend(look.draining());
     flags.extend(look.degraded());
     flags.extend(look.slow().filter(|_| !is_silent));
     sort(&mut flags);
@@ -194,7 +196,8 @@ impl Look<'_> {
 
     /// Whether its system runs, and is to go on.
     fn is_up(&self) -> bool {
-        self.node.state == NodeState::Running && !self.run.is_some_and(|run| state::is_open(run.state) && !run.restored)
+        matches!(self.node.state, NodeState::Running | NodeState::Draining)
+            && !self.run.is_some_and(|run| state::is_open(run.state) && !run.restored)
     }
 
     /// Returns since when nothing happened, if that is as long as a limit. Time before any server listened does not
@@ -241,11 +244,14 @@ impl Look<'_> {
             }),
             // Whether its machine fetches the run is another question.
             (_, Some(run)) if run.state == RunState::Pending => None,
-            // An installed system sends no signs of life yet. Those of one that does would be awaited here.
+            (NodeState::Booting | NodeState::Running | NodeState::Draining, _) if self.node.agent.is_some() => {
+                Some(("silent.agent", "while its system ran".to_owned(), seen?))
+            }
+            // Without an agent, an installed system sends no signs of life.
             _ if self.known.has_left => None,
             // It came back once, and may run its system by now.
             (NodeState::Installed, Some(run)) if state::leaves(&run.steps) => None,
-            (NodeState::Booting | NodeState::Running, _) => None,
+            (NodeState::Booting | NodeState::Running | NodeState::Draining, _) => None,
             (
                 NodeState::Enrolled
                 | NodeState::Installing
@@ -267,6 +273,11 @@ impl Look<'_> {
                 "it was switched off, crashed, or lost its network; if it does not come back, power-cycle it: it \
                  begins the run again",
                 "node log NODE",
+            ),
+            "silent.agent" => (
+                Severity::Bad,
+                "its system crashed, was switched off, or lost its network, or its agent was stopped",
+                "node agent NODE",
             ),
             _ => (
                 Severity::Warn,
@@ -533,20 +544,54 @@ impl Look<'_> {
         Some(self.flag((FlagKind::Power, severity), at, reason, cause, command))
     }
 
+    /// Whether an installed system is there, or is to be.
+    fn has_system(&self) -> bool {
+        use NodeState::{Booting, Draining, Installed, Running};
+        matches!(self.node.state, Booting | Installed | Running | Draining)
+    }
+
+    /// The last task of the agent, if it failed.
+    fn task(&self) -> Option<Flag> {
+        self.node.agent.as_ref().filter(|_| self.has_system())?;
+        let task = self.node.task.as_ref().filter(|task| task.state == TaskState::Failed)?;
+        let reason = task.in_words();
+        let cause = "what the task printed tells more; mend that, and ask for it again";
+        let severity = if task.run.is_some() { Severity::Bad } else { Severity::Warn };
+        Some(self.flag((FlagKind::Task, severity), task.ended_at?, reason, cause, "node agent NODE"))
+    }
+
+    fn draining(&self) -> Option<Flag> {
+        let task = self.node.task.as_ref().filter(|task| task.state.is_open())?;
+        self.node.agent.as_ref().filter(|_| self.node.state == NodeState::Draining)?;
+        let limit = "stuck.draining";
+        let since = self.beyond(task.asked_at, self.limits.millis(limit))?;
+        let cause = "what runs on it does not stop; what the task printed says what";
+        Some(self.flag(STUCK, since, "has not been drained", cause, "node agent NODE").by_limit(limit))
+    }
+
+    /// The failed units of the installed system, its state, and since when, by its agent or its boot reporter.
+    fn units(&self) -> Option<(&[String], Option<&str>, Millis)> {
+        match &self.node.agent {
+            Some(agent) => Some((&agent.failed_units, agent.system_state.as_deref(), agent.changed_at)),
+            None => {
+                let boot = self.run?.boot.as_ref()?;
+                Some((&boot.report.failed_units, boot.report.system_state.as_deref(), boot.at))
+            }
+        }
+    }
+
     fn degraded(&self) -> Option<Flag> {
-        let is_system = matches!(self.node.state, NodeState::Booting | NodeState::Installed | NodeState::Running);
-        let boot = self.run?.boot.as_ref().filter(|_| is_system)?;
-        let units = &boot.report.failed_units;
+        let (units, state, at) = self.units().filter(|_| self.has_system())?;
         let named = units.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = units.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (severity, reason) = match boot.report.system_state.as_deref() {
+        let (severity, reason) = match state {
             Some(MAINTENANCE) => (Severity::Bad, "stopped in the emergency or rescue shell".to_owned()),
             _ if units.is_empty() => return None,
             _ => (Severity::Warn, format!("has failed units in its installed system: {named}{more}")),
         };
         let cause = "the log of the boot says why";
-        Some(self.flag((FlagKind::Degraded, severity), boot.at, reason, cause, HOST_LOG))
+        Some(self.flag((FlagKind::Degraded, severity), at, reason, cause, HOST_LOG))
     }
 
     fn slow(&self) -> Option<Flag> {

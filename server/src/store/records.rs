@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use slipway_media::Measurements;
 use slipway_protocol::{
-    Afterwards, BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep, Flag, FlagKind,
-    Identity, Inventory, Network, NodeClass, NodeKey, NodeState, NodeTpm, PowerActState, PowerActStatus, PowerState,
-    Proof, RunState, SiteEventKind, Step, StepStatus, TpmKeys, TpmProof,
+    Afterwards, AgentStatus, BootStatus, BootTiming, BootWay, ClaimReason, Digest, DiskHints, Event, ExternalStep,
+    Flag, FlagKind, Identity, Inventory, Network, NodeClass, NodeKey, NodeState, NodeTpm, PowerActState,
+    PowerActStatus, PowerState, Proof, RunState, SiteEventKind, Step, StepStatus, TaskState, TaskStatus, TpmKeys,
+    TpmProof,
 };
 
 use crate::base::error::Error;
@@ -66,6 +67,9 @@ const DECODERS: &[(&str, &str, Decoder)] = &[
     ("power", "act_json", json::<power::Act>),
     ("power", "failed_json", json::<PowerActStatus>),
     ("power", "act_state", word::<PowerActState>),
+    ("agents", "status_json", json::<AgentStatus>),
+    ("tasks", "state", word::<TaskState>),
+    ("tasks", "task_json", json::<TaskStatus>),
     ("flags", "kind", word::<FlagKind>),
     ("flags", "flag_json", json::<Flag>),
 ];

@@ -337,6 +337,7 @@ pub async fn hold_restored(connection: &mut Connection) -> Result<u64, Error> {
         // Nobody knows what machines did to their disks since the backup.
         "UPDATE runs SET boot_id = NULL",
         "DELETE FROM claimants",
+        "DELETE FROM tasks WHERE state IN ('asked', 'running')",
         "UPDATE power SET act_json = NULL, act_state = NULL, busy_for = NULL",
     ] {
         db::query(sql).execute(&mut *connection).await.map_err(failed())?;

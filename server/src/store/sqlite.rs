@@ -235,6 +235,7 @@ pub fn migrations() -> Migrator {
         migration(34, "afterwards", include_str!("../../migrations/sqlite/0034_afterwards.sql")),
         migration(35, "done", include_str!("../../migrations/sqlite/0035_done.sql")),
         migration(36, "class", include_str!("../../migrations/sqlite/0036_class.sql")),
+        migration(37, "agents", include_str!("../../migrations/sqlite/0037_agents.sql")),
     ])
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use slipway_parts::Arch;
-use slipway_protocol::{Digest, DiskHints, Proof};
+use slipway_protocol::{Agent, Digest, DiskHints, Proof};
 
 use crate::base::error::Error;
 use crate::base::time::Millis;
@@ -60,6 +60,10 @@ pub struct System {
     /// Whether the installed system reports the progress of its boots, until it is up.
     #[serde(default)]
     pub boot_reporter: bool,
+    /// What the agent of the installed system may do. Absent if the system has no agent. With an agent, it reports the
+    /// progress of its boots too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
     /// Whether the installed system's metadata can be read after it reported that it is up, as long as the run is the
     /// newest of its node. Its user-data then stays in the store.
     #[serde(default)]

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use slipway_parts::Arch;
-use slipway_protocol::{SiteEvent, SiteEventKind};
+use slipway_protocol::{AgentStatus, SiteEvent, SiteEventKind};
 use slipway_server::operate;
+use slipway_server::store::agents::{self, Agent};
 use slipway_server::store::history::{self, Filter, Place};
-use slipway_server::store::{self, runs};
+use slipway_server::store::{self, nodes, runs};
 
 use crate::enrolment::{OTHER_UUID, waits};
 use crate::installing::add_system;
@@ -32,6 +33,26 @@ async fn send(server: &TestServer, method: &str, path: &str, body: &Value) -> Re
     let request = request.bearer_auth(server.operator_token());
     let request = if body.is_null() { request } else { request.json(body) };
     request.send().await.unwrap()
+}
+
+/// An agent that may send the log of web1's system.
+async fn have_agent(server: &TestServer) {
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    let status = AgentStatus { tasks: vec!["logs".to_owned()], ..AgentStatus::default() };
+    let agent = Agent {
+        run: node.run.unwrap(),
+        node: node.id,
+        token_hash: "h".to_owned(),
+        next_hash: None,
+        issued_at: 0,
+        is_used: true,
+        removed: false,
+        status: Some(status),
+    };
+    agents::save(&mut transaction, &agent).await.unwrap();
+    store::commit(transaction).await.unwrap();
 }
 
 /// A node with an unfinished run that waits to be confirmed.
@@ -67,6 +88,10 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
         ("POST", "/runs/{run}/retry", "web1", none.clone(), "installs debian: it tries run"),
         ("PATCH", "/nodes/{node}/power", "web1", json!({ "hook": "ipmi" }), "the hook \"ipmi\" switches the power"),
         ("POST", "/nodes/{node}/power", "web1", json!({ "act": "on" }), "the machine is to be switched on"),
+        ("POST", "/nodes/{node}/tasks", "web1", json!({ "name": "logs" }), "is to be asked for its log by its agent"),
+        ("DELETE", "/nodes/{node}/tasks", "web1", none.clone(), "was not asked for its log: cancelled by an operator"),
+        ("DELETE", "/nodes/{node}/agent", "web1", none.clone(), "the agent was removed"),
+        ("POST", "/nodes/{node}/reboot", "web1", none.clone(), "the machine is to be switched off and on again"),
         ("POST", "/nodes/{node}/decommission", "web1", none.clone(), "was taken out of service"),
         ("POST", "/nodes/{node}/recommission", "web1", none.clone(), "was put back into service"),
         ("DELETE", "/nodes/{node}", "web1", none.clone(), "the node was removed"),
@@ -84,6 +109,9 @@ async fn each_change_over_https_is_in_the_history_with_who_made_it() {
     ];
     let mut secrets = vec![token];
     for (method, route, value, body, expect) in &acts {
+        if (*method, *route) == ("POST", "/nodes/{node}/tasks") {
+            have_agent(&server).await;
+        }
         if route.ends_with("/confirm") {
             hold_runs(&server).await;
         }

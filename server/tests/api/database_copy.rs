@@ -126,7 +126,7 @@ async fn all_tables_go_to_postgres_and_back() {
     let opened_before = Store::of(&DataDir::open(data).unwrap()).await.unwrap();
 
     let said = succeed(data, &["database", "copy", "--to", &url]);
-    assert!(said.contains("recovery_keys") && said.contains("19352 rows of 43 tables are copied"), "{said}");
+    assert!(said.contains("recovery_keys") && said.contains("20252 rows of 45 tables are copied"), "{said}");
     assert!(said.contains(&format!("SLIPWAY_DATABASE='{url}'")), "{said}");
     assert_eq!(DataDir::open(data).unwrap().stopped_at(), stopped, "when a server last ran is still known");
 
@@ -147,7 +147,7 @@ async fn all_tables_go_to_postgres_and_back() {
     assert!(said.contains(moved), "the copy is complete: {said}");
 
     let said = succeed(data, &["--database", &url, "database", "copy", "--to", "sqlite"]);
-    assert!(said.contains("19352 rows of 43 tables are copied") && said.contains("remove SLIPWAY_DATABASE"), "{said}");
+    assert!(said.contains("20252 rows of 45 tables are copied") && said.contains("remove SLIPWAY_DATABASE"), "{said}");
     let after = dump(data).await;
     let differences: Vec<_> = before.iter().zip(&after).filter(|(one, other)| one != other).take(5).collect();
     assert!(before.len() == after.len() && differences.is_empty(), "{differences:#?}");

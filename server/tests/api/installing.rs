@@ -28,6 +28,7 @@ pub async fn add_system(server: &TestServer, change: impl FnOnce(&mut System)) -
         keep_metadata: false,
         known_steps: Vec::new(),
         boot_reporter: false,
+        agent: None,
         phone_home: true,
         phone_home_post: None,
         phone_home_tries: None,

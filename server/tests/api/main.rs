@@ -4,6 +4,7 @@
 
 mod acts;
 mod admission;
+mod agents;
 mod asking;
 mod attested;
 mod authority;

@@ -23,7 +23,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/tpm", &["protocol"]),
     ("crates/pxe", &[]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
-    ("installer", &["protocol", "formats", "user-data", "actions", "tpm"]),
+    ("installer", &["protocol", "formats", "user-data", "parts", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
     ("server", &["protocol", "formats", "user-data", "parts", "secure-boot", "media", "tpm", "pxe"]),
     ("tests", &["protocol", "actions", "installer", "server"]),
@@ -42,7 +42,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ),
     (
         "installer",
-        "files, discover, drivers < config, screen < server < boot_report, enrol, rare_drivers < report < run",
+        "files, discover, drivers < config, screen < server < boot_report, enrol, rare_drivers < agent, report < run",
     ),
     (
         "crates/user-data",

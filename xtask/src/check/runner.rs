@@ -72,10 +72,11 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Whole-machine tests that take longer than two minutes, and therefore take turns: every second commit runs one. Each
 /// is followed by the system that no other test installs, if there is one.
-const LONG: [(&str, Option<System>); 7] = [
+const LONG: [(&str, Option<System>); 8] = [
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
+    ("a_running_system_is_drained_and_reinstalled_by_its_agent", None),
     ("a_system_of_ostree_and_ignition_reports_how_it_boots", Some(System::Ostree)),
     // What these machines boot takes minutes to build.
     ("an_arm64_machine_boots_by_firmware_and_has_its_disk_written", None),

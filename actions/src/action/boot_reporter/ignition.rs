@@ -79,7 +79,7 @@ fn curl(config: &BootReporterConfig) -> String {
         ("cacert", format!("/{}/{}", places::VAR, places::FETCH_CA)),
         ("output", format!("/{}/{}", places::VAR, places::PROGRAM)),
     ];
-    if let Some(Proxy { url, except }) = &config.proxy {
+    if let Some(Proxy { url, except }) = &config.machine.proxy() {
         lines.extend([("proxy", url.clone()), ("noproxy", except.clone())]);
     }
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
@@ -119,6 +119,8 @@ fn served(manifest: &[u8], path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use slipway_protocol::MachineSettings;
+
     use super::*;
 
     #[test]
@@ -141,9 +143,14 @@ mod tests {
             url: "https://s.example/".to_owned(),
             token: "T".to_owned().into(),
             ca: String::new(),
-            proxy: Some(Proxy { url: "http://p\"\\".to_owned(), except: "a,b".to_owned() }),
+            machine: MachineSettings {
+                proxy: Some("http://p\"\\".to_owned()),
+                no_proxy: Some("a,b".to_owned()),
+                ..MachineSettings::default()
+            },
             hours: 1,
             every: 600,
+            agent: None,
         };
         let told = curl(&config);
         assert!(told.contains("\nproxy = \"http://p\\\"\\\\\"\nnoproxy = \"a,b\"\n"), "{told}");

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::boot_settings::Proxy;
+use crate::node::boot_settings::MachineSettings;
 use crate::node::state::NodeState;
 use crate::shared::secret::Secret;
+use crate::workflow::agent::Agent;
 
 /// The type of the logs that the boot reporter sends, in the server's API.
 pub const HOST_BOOT_LOG: &str = "host_boot";
@@ -28,7 +29,7 @@ pub fn is_unit_name(text: &str) -> bool {
 #[derive(utoipa::ToSchema)]
 #[schema(value_type = String, pattern = r"^[0-9A-Za-z:_.\\@-]*\.[0-9A-Za-z:_.\\@-]*$", max_length = 255)]
 #[allow(dead_code, reason = "it is the schema of a text")]
-struct UnitName(String);
+pub(crate) struct UnitName(String);
 
 /// Returns the path of the boot reporter's program among the boot files. `arch` is a name of uname(2).
 pub fn program_of(arch: &str) -> String {
@@ -105,13 +106,16 @@ pub struct BootReporterConfig {
     pub token: Secret,
     /// The certificates in PEM that may sign the server's certificate.
     pub ca: String,
-    /// The HTTP proxy through which the machine was installed. None if it used no proxy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proxy: Option<Proxy>,
+    /// The settings that the machine had for itself while it was installed, without its token: proxy, network, name.
+    #[serde(default)]
+    pub machine: MachineSettings,
     /// The boot reporter ends after this many hours, however the boot went.
     pub hours: u32,
     /// The seconds between two uploads of the boot's log.
     pub every: u32,
+    /// What the agent may do that the boot reporter becomes once the system runs. None if it does not stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
 }
 
 /// The paths of the boot reporter's files in an installed system, without a leading slash. The action creates these
@@ -129,6 +133,8 @@ pub mod places {
     pub const PROGRAM: &str = "slipway";
     /// The file name of the configuration with the token.
     pub const CONFIG: &str = "report.json";
+    /// The file name of the agent's token.
+    pub const AGENT: &str = "agent.json";
     /// The file name of the script that fetches the program, for a system that fetches it by itself.
     pub const FETCH: &str = "fetch.sh";
     /// The file name of the script's settings for curl.

@@ -22,6 +22,8 @@ pub enum NodeState {
     Booting,
     /// The installed system has reported.
     Running,
+    /// The installed system runs, and its work is taken away, or was.
+    Draining,
     /// The last run failed. The machine stays in slipway and polls.
     Failed,
     /// The machine erases its disks, and then goes out of service.

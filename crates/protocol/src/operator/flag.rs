@@ -21,6 +21,8 @@ pub enum FlagKind {
     ReportRefused,
     /// The power of the machine could not be switched.
     Power,
+    /// A task of the installed system's agent failed.
+    Task,
     /// Parts of the installed system failed.
     Degraded,
     /// A step takes much longer than on other machines.

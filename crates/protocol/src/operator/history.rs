@@ -83,6 +83,12 @@ pub enum SiteEventKind {
     Power,
     /// The power of a machine could not be switched.
     PowerFailed,
+    /// The agent of the installed system began to report, or was removed.
+    Agent,
+    /// A task of the agent was asked for, began, or ended well.
+    Task,
+    /// A task of the agent failed.
+    TaskFailed,
     /// A report arrived and was not accepted.
     ReportRefused,
     /// A problem was noticed.
@@ -95,7 +101,7 @@ pub enum SiteEventKind {
 
 impl SiteEventKind {
     /// All kinds.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::Held,
         Self::Released,
         Self::BootFilesFetched,
@@ -118,6 +124,9 @@ impl SiteEventKind {
         Self::Capture,
         Self::Power,
         Self::PowerFailed,
+        Self::Agent,
+        Self::Task,
+        Self::TaskFailed,
         Self::ReportRefused,
         Self::Flagged,
         Self::Unflagged,

@@ -10,6 +10,7 @@ use crate::node::event::{Failure, Outcome, Progress};
 use crate::node::external_step::ExternalStep;
 use crate::node::state::NodeState;
 use crate::operator::admission::{Claim, NodeKey, NodeTpm};
+use crate::operator::agent::{AgentStatus, TaskStatus};
 use crate::operator::boot_fetch::BootFilesFetched;
 use crate::operator::flag::Flag;
 use crate::operator::node_class::NodeClass;
@@ -109,6 +110,12 @@ pub struct NodeStatus {
     /// How the node's power is switched, and whether it is on. Absent if nothing switches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<NodePower>,
+    /// The agent of the node's installed system. Absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+    /// The newest task of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskStatus>,
     /// The system on the node's disk. Absent if the server did not install one, or a later run failed after it had
     /// begun to write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,6 +176,8 @@ impl NodeStatus {
             site: None,
             labels: BTreeMap::new(),
             power: None,
+            agent: None,
+            task: None,
             installed: None,
             run: None,
         }

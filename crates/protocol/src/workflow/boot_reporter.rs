@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Location;
+use super::agent::Agent;
 use crate::shared::secret::Secret;
 use crate::workflow::disk::DiskHints;
 
@@ -12,7 +13,7 @@ const MAX_HOURS: u32 = 24;
 const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
 
 /// The options of `boot-reporter`. The action installs a service in the installed system. The service reports the
-/// system's boots until the system runs, and then removes itself. The server fills in `url`, `token` and `ca` when it
+/// system's boots until the system runs, and then removes itself or stays as its agent. The server fills in `url`, `token` and `ca` when it
 /// starts a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -39,6 +40,9 @@ pub struct BootReporter {
     #[serde(default = "ten_minutes")]
     #[cfg_attr(feature = "openapi", schema(minimum = 60, maximum = 3600))]
     pub every: u32,
+    /// What the service may do once the system runs, as the agent of the system. Absent: it removes itself instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Agent>,
     /// Whether the run goes on if the service cannot be installed. The step then warns and says why. Default: `true`.
     #[serde(default = "yes")]
     pub optional: bool,
@@ -60,7 +64,7 @@ impl Default for BootReporter {
     fn default() -> Self {
         let (url, ca) = (String::new(), String::new());
         let (hours, every, optional) = (one(), ten_minutes(), yes());
-        Self { disk: DiskHints::default(), url, token: Secret::default(), ca, hours, every, optional }
+        Self { disk: DiskHints::default(), url, token: Secret::default(), ca, hours, every, agent: None, optional }
     }
 }
 
@@ -87,6 +91,7 @@ impl BootReporter {
             let (least, most) = (LOG_INTERVALS.start(), LOG_INTERVALS.end());
             problems.push(format!("sends logs every {} seconds: give {least} to {most}", self.every));
         }
+        problems.extend(self.agent.iter().flat_map(Agent::validate));
         problems.into_iter().chain(self.disk.validate(false)).collect()
     }
 }

@@ -15,6 +15,12 @@ pub fn powered(power: &NodePower, now: Millis) -> String {
     format!("\nPower: {state}{}{}\n", asked.unwrap_or_default(), act.unwrap_or_default())
 }
 
+/// Says what the agent of a machine's system does or is to do to it.
+pub fn task(node: &NodeStatus) -> Option<String> {
+    let task = node.task.as_ref().filter(|task| node.agent.is_some() && task.state.is_open())?;
+    Some(task.in_words())
+}
+
 /// Says what is being done with the power of a machine.
 pub fn power(node: &NodeStatus) -> Option<String> {
     let act = node.power.as_ref()?.act.as_ref().filter(|act| act.state.is_open())?;

@@ -40,7 +40,7 @@ pub async fn known(store: &Store, token: &str, now: Millis) -> Result<BootKnown,
 /// Stores a report. If the system runs, its node goes from `booting` to `running`, unless cloud-init in the system
 /// phones home: then only that report changes the state.
 pub async fn store(store: &Store, token: &str, report: BootReport, now: Millis) -> Result<BootKnown, Error> {
-    check(&report)?;
+    check_system(&report.boot_id, report.system_state.as_deref(), &report.failed_units)?;
     let mut transaction = store.write().await?;
     let run = run_token::caller(&mut transaction, token, Purpose::Boot, now).await?;
     let before = boot_reports::of_run(&mut transaction, &run.id).await?;
@@ -80,10 +80,10 @@ fn status(before: Option<BootStatus>, report: BootReport, now: Millis) -> BootSt
     BootStatus { report, boots, first_at, at: now }
 }
 
-fn check(report: &BootReport) -> Result<(), Error> {
-    check_word("boot_id", &report.boot_id)?;
-    report.system_state.as_deref().map_or(Ok(()), |state| check_word("system_state", state))?;
-    let units = &report.failed_units;
+/// Checks what a boot reporter or an agent says of its system.
+pub fn check_system(boot_id: &str, state: Option<&str>, units: &[String]) -> Result<(), Error> {
+    check_word("boot_id", boot_id)?;
+    state.map_or(Ok(()), |state| check_word("system_state", state))?;
     if units.len() <= MAX_FAILED_UNITS && units.iter().all(|unit| is_unit_name(unit)) {
         return Ok(());
     }

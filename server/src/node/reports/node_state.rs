@@ -69,7 +69,7 @@ pub async fn advance(connection: &mut Connection, run: &Run, event: NodeEvent) -
     match node.state {
         NodeState::Booting => {}
         NodeState::Running if node.anew.as_ref() == Some(&run.id) => node.anew_since = node.anew_since.or(Some(now())),
-        NodeState::Running => {}
+        NodeState::Running | NodeState::Draining => {}
         // There is no system that has reported, or is expected to.
         _ => forget_anew(connection, &mut node).await?,
     }

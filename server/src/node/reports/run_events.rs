@@ -14,6 +14,7 @@ use crate::image::examine::examine;
 use crate::keys::jwt::Subject;
 use crate::node::reports::run_meters::{RunMeters, has_ended};
 use crate::node::reports::{boot, decommission, node_state, secrets};
+use crate::node::tasks;
 use crate::rules::changes::MachineFacts;
 use crate::rules::state::{self, AfterRun, NodeEvent, RunTransition};
 use crate::rules::told;
@@ -26,7 +27,7 @@ use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{Access, Node};
 use crate::store::runs::{self, Run};
 use crate::store::step_times::{self, Kind, StepTime};
-use crate::store::{Connection, Store, events, nodes, notes, run_facts, systems};
+use crate::store::{Connection, Store, agents, events, nodes, notes, run_facts, systems};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -134,6 +135,9 @@ pub async fn hand_out_workflow(
         }
         let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
+        // The system that it was in ends here.
+        tasks::left_system(&mut transaction, &mut node).await?;
+        agents::remove(&mut transaction, &node.id).await?;
     }
     runs::update(&mut transaction, &run).await?;
     let address = node.key.map(|key| key.address);

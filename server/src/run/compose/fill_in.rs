@@ -84,11 +84,18 @@ fn is_unguessable(instance_id: &str) -> bool {
 /// Returns the hash of the token, if there is such a step.
 pub fn boot_reporters(steps: &mut [Step], facts: &Facts, token: &str, ca: &str) -> Result<Option<String>, Error> {
     let mut hash = None;
+    let image = steps.iter().find_map(|step| match &step.action {
+        Action::StreamImage(stream) => stream.digest.clone(),
+        _ => None,
+    });
     for step in steps {
         if let Action::BootReporter(reporter) = &mut step.action {
             reporter.url = facts.server()?.to_owned();
             reporter.token = token.to_owned().into();
             reporter.ca = ca.to_owned();
+            if let Some(agent) = &mut reporter.agent {
+                agent.image = agent.image.take().or_else(|| image.clone());
+            }
             hash = Some(random::token_hash(token));
         }
     }

@@ -56,8 +56,9 @@ pub fn install(system: &System, server: &str, user_data: Option<&str>) -> Vec<St
         let action = Action::KernelArgs(KernelArgs { disk: disk(), append, ..KernelArgs::default() });
         steps.push(step("kernel-args", action, SHORT_TIMEOUT));
     }
-    if system.boot_reporter {
-        let action = Action::BootReporter(BootReporter { disk: disk(), ..BootReporter::default() });
+    if system.boot_reporter || system.agent.is_some() {
+        let agent = system.agent.clone();
+        let action = Action::BootReporter(BootReporter { disk: disk(), agent, ..BootReporter::default() });
         steps.push(step("boot-reporter", action, SHORT_TIMEOUT));
     }
     // For the next boot only, because the operator decides whether later boots come from the network or the disk.
@@ -93,6 +94,7 @@ mod tests {
             phone_home_tries: None,
             allow_override: true,
             boot_reporter: true,
+            agent: None,
             keep_metadata: false,
             known_steps: Vec::new(),
             require: slipway_protocol::Proof::default(),

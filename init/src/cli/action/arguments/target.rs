@@ -290,8 +290,16 @@ pub(super) fn reporter(given: ReporterArguments) -> Result<ByHand> {
     let ReporterArguments { target, url, token_file, ca, hours, every } = given;
     let token = Secret::from(read_file(&token_file)?.trim().to_owned());
     // When the action is run by hand, nothing else reports a failure of the reporter, so it must be an error.
-    let reporter =
-        BootReporter { disk: hints(target.disk), url, token, ca: read_file(&ca)?, hours, every, optional: false };
+    let reporter = BootReporter {
+        disk: hints(target.disk),
+        url,
+        token,
+        ca: read_file(&ca)?,
+        hours,
+        every,
+        agent: None,
+        optional: false,
+    };
     Ok(Action::BootReporter(reporter).into())
 }
 

@@ -1,0 +1,32 @@
+-- expand: tables that older versions do not use.
+--
+-- The agents of installed systems.
+CREATE TABLE agents (
+    node TEXT COLLATE "C" PRIMARY KEY REFERENCES nodes (id) ON DELETE CASCADE,
+    -- The run that installed it.
+    run TEXT COLLATE "C" NOT NULL,
+    token_hash TEXT COLLATE "C" NOT NULL,
+    -- A token that it was given and has not used yet.
+    next_hash TEXT COLLATE "C",
+    -- When it was last given a token.
+    issued_at BIGINT NOT NULL,
+    -- Whether it has used a token of its own.
+    is_used BOOLEAN NOT NULL,
+    -- Whether an operator, or someone on the machine, removed it.
+    removed BOOLEAN NOT NULL,
+    status_json TEXT COLLATE "C"
+);
+CREATE UNIQUE INDEX agents_token ON agents (token_hash);
+CREATE UNIQUE INDEX agents_next ON agents (next_hash) WHERE next_hash IS NOT NULL;
+-- What agents are to do, and did.
+CREATE TABLE tasks (
+    id TEXT COLLATE "C" PRIMARY KEY,
+    node TEXT COLLATE "C" NOT NULL REFERENCES nodes (id) ON DELETE CASCADE,
+    state TEXT COLLATE "C" NOT NULL,
+    asked_at BIGINT NOT NULL,
+    -- The order of a node's tasks, the newest last.
+    number BIGINT NOT NULL,
+    task_json TEXT COLLATE "C" NOT NULL,
+    output TEXT COLLATE "C",
+    UNIQUE (node, number)
+);
