@@ -56,6 +56,11 @@ pub fn load_kernel(kernel: &File, initrd: &File, cmdline: &CStr) -> io::Result<(
     sys::kexec::load(kernel, Some(initrd), cmdline)
 }
 
+/// Removes a loaded kernel from memory.
+pub fn unload_kernel() -> io::Result<()> {
+    sys::kexec::unload()
+}
+
 /// Measures how long one stage of `stream-image` takes by itself: the best that machine, network and image can reach.
 /// `Write` needs a disk and destroys its content. The other stages do not touch any disk. See [`Stage`] for each of
 /// them.

@@ -66,7 +66,7 @@ enum Command {
     Identity,
     /// Show the file systems and partitions on a disk, a partition or an image file; only reads
     Probe(probe::ProbeArguments),
-    /// Report how this system boots, and be its agent; started by the systemd unit that the action boot-reporter installs
+    /// Report how this system boots, and be its agent; run by the unit that the action boot-reporter installs
     Report(report::ReportArguments),
     /// Restart this system into slipway; run by the agent
     #[command(hide = true)]

@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
+use slipway_protocol::node::boot_report::places;
 use slipway_protocol::{
-    Agent, Algorithm, BootReporterConfig, Digest, Failure, Heartbeat, HeartbeatAnswer, MachineSettings, TaskReport,
+    Agent, Algorithm, BootReporterConfig, Digest, ErrorCode, Failure, Heartbeat, HeartbeatAnswer, MachineSettings,
+    TaskReport,
 };
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -48,8 +50,8 @@ impl Default for Pace {
 }
 
 /// Whether the system has an agent that has credentials of its own: its boot has been reported.
-pub fn has_begun(surroundings: &Surroundings) -> bool {
-    Files::of(surroundings).token().is_some()
+pub fn has_begun(config: &BootReporterConfig, surroundings: &Surroundings) -> bool {
+    Files::of(surroundings).token(config).is_some()
 }
 
 /// Sends heartbeats and does tasks, until the server says that the agent is removed. `settings` are those on the
@@ -62,7 +64,7 @@ pub async fn run(
 ) -> Result<(), ReportError> {
     let files = Files::of(surroundings);
     let mut config = config;
-    let token = match files.token() {
+    let token = match files.token(&config) {
         Some(token) => token,
         None => match register(&config, &files, pace).await? {
             Some(token) => token,
@@ -86,7 +88,7 @@ pub async fn run(
                 let acts = tasks.told(answer.task).await;
                 match acts || tasks.report().is_some() {
                     true => pace.second * u32::try_from(if acts { 0 } else { TASK_EVERY }).unwrap_or(1),
-                    // The server has held the heartbeat for most of the time. One that does not is not asked more often.
+                    // The server has held the heartbeat for most of the time. One that does not is not asked sooner.
                     false => {
                         (pace.second * u32::try_from(every).unwrap_or(30) * 8 / 10).saturating_sub(asked.elapsed())
                     }
@@ -115,7 +117,7 @@ async fn register(config: &BootReporterConfig, files: &Files, pace: Pace) -> Res
     let (mut told, mut backoff) = (Told::default(), Backoff::default());
     loop {
         let failed = match client.agent().await {
-            Ok(credentials) => match files.save_token(credentials.token.reveal()) {
+            Ok(credentials) => match files.save_token(config, credentials.token.reveal()) {
                 Ok(()) => return Ok(Some(credentials.token.reveal().to_owned())),
                 Err(error) => format!("storing the credentials of the agent: {error}"),
             },
@@ -150,13 +152,13 @@ fn renewed(client: Client, answer: &HeartbeatAnswer, config: &mut BootReporterCo
     let made = || -> Result<Client, String> {
         let token = match &answer.token {
             Some(token) => token.reveal().to_owned(),
-            None => files.token().ok_or("the agent's token is gone")?,
+            None => files.token(config).ok_or("the agent's token is gone")?,
         };
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the server gave a token that no request can carry".to_owned());
         }
         let client = self::client(&changed, &token).map_err(|error| error.to_string())?;
-        files.save_token(&token).map_err(|error| error.to_string())?;
+        files.save_token(&changed, &token).map_err(|error| error.to_string())?;
         if answer.ca.is_some() {
             files.save_config(&changed).map_err(|error| error.to_string())?;
         }
@@ -199,19 +201,25 @@ fn digest(pem: &str) -> Digest {
     Digest::new(Algorithm::Sha256, &hex).unwrap_or_else(|_| unreachable!("SHA-256 has 64 digits"))
 }
 
-/// Whether the server itself says that the agent is not wanted any more. An answer from anything else is ignored.
+/// Whether the server itself says that the agent is not wanted any more. That it does not know the agent says nothing:
+/// it may be of an older version, or have been restored from a backup.
 fn is_gone(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused { status, .. } if matches!(status.as_u16(), 404 | 410))
+    matches!(error.code(), Some(ErrorCode::TokenExpired | ErrorCode::Decommissioned))
 }
 
 /// Removes the agent, on the word of someone on the machine: tells the server, if it can be reached, and removes all
 /// files.
 pub async fn leave(config: &BootReporterConfig, surroundings: &Surroundings) -> Result<(), ReportError> {
-    if let Some(token) = Files::of(surroundings).token()
+    if let Some(token) = Files::of(surroundings).token(config)
         && let Err(error) = client(config, &token)?.leave().await
         && !is_gone(&error)
     {
         warn!("{}; the server will find the agent silent", Failure::of(&error).in_one_line());
+    }
+    // The one that runs has its token in memory.
+    if let Err(reason) = collect::succeeds(surroundings, "systemctl", &["--no-block", "stop", places::UNIT_NAME]).await
+    {
+        warn!("stopping {}: {reason}", places::UNIT_NAME);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Pure functions: states of runs, what changed between two, how much of one is done, trouble with nodes and its
-//! limits, which nodes are meant, boot scripts, shell snippets, recipes that take a machine's work away, settings of the
-//! phone-home block, and what the history says.
+//! limits, which nodes are meant, boot scripts, shell snippets, recipes that take a machine's work away, settings of
+//! the phone-home block, and what the history says.
 
 pub mod changes;
 pub mod drain;

@@ -10,7 +10,7 @@ use slipway_protocol::{Action, Agent, BootReporter, BootReporterConfig, NodeStat
 use slipway_server::store;
 use slipway_server::store::{nodes, runs};
 
-use crate::Lab;
+use crate::lab::Lab;
 
 /// Prepares a machine whose run has left a reporter in its system, and is over if that stays as its agent.
 pub async fn booting(lab: &Lab, agent: Option<Agent>) -> BootReporterConfig {
@@ -100,6 +100,8 @@ pub fn with_units(root: &Path) {
     [ "$argument" = -- ] && break
 done
 echo "$unit" >>{root}/started
+# As the service manager does with the arguments of a unit.
+[ "$1" = /bin/sh ] && set -- /bin/sh -c "$(printf '%s\n' "$3" | sed 's/\$\$/$/g')" slipway
 export unit out most
 setsid sh -c 'echo $$ >{units}/$unit.pid; timeout "$most" "$@" >"$out" 2>&1; echo $? >{units}/$unit.status' sh "$@" \
     </dev/null >/dev/null 2>&1 &
@@ -120,7 +122,9 @@ show)
     '') printf 'ActiveState=active\nSubState=running\nResult=success\n' ;;
     0) printf 'ActiveState=active\nSubState=exited\nResult=success\n' ;;
     124) printf 'ActiveState=failed\nSubState=failed\nResult=timeout\n' ;;
-    *) printf 'ActiveState=failed\nSubState=failed\nResult=exit-code\nExecMainStatus=%s\n' "$(cat {units}/$unit.status)" ;;
+    *)
+        printf 'ActiveState=failed\nSubState=failed\nResult=exit-code\n'
+        echo "ExecMainStatus=$(cat {units}/$unit.status)" ;;
     esac ;;
 esac"#
     );

@@ -52,7 +52,7 @@ impl Site {
             lifetime: Duration::from_secs(60),
         };
         assert_eq!(boot_report::run(&config, &surroundings, pace).await.unwrap(), End::Healthy);
-        assert!(!agent::has_begun(&surroundings));
+        assert!(!agent::has_begun(&config, &surroundings));
         let agent = start(&config, &surroundings);
         let site = Self { lab, root, surroundings, config, agent };
         site.lab.wait_for("heard of", |node| node.agent.is_some()).await;
@@ -123,7 +123,8 @@ fn task(node: &NodeStatus) -> &TaskStatus {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_says_that_the_system_runs_and_does_what_its_settings_name() {
-    let site = Site::with(&[("greet", "echo hello; echo $SLIPWAY_SECONDS"), ("fail", "echo broken; exit 3")]).await;
+    let site =
+        Site::with(&[("greet", "x=hello; echo ${x}; echo $SLIPWAY_SECONDS"), ("fail", "echo broken; exit 3")]).await;
     let node = site.lab.status().await;
     let agent = node.agent.clone().unwrap();
     assert_eq!((node.state, agent.boot_id.as_str()), (NodeState::Running, "boot-1"));
@@ -169,7 +170,8 @@ async fn a_unit_that_hangs_stops_a_drain_at_its_limit_with_what_still_runs() {
         fs::write(folder.join(unit), "").unwrap();
     }
     let script = format!(
-        "cd {}\ncase $1 in stop) rm -f app.service ;; kill) rm -f hang.service ;; start) touch app.service hang.service ;; \
+        "cd {}\ncase $1 in stop) rm -f app.service ;; kill) rm -f hang.service ;; \
+         start) touch app.service hang.service ;; \
          show) for unit; do :; done; [ -e $unit ] && echo active || echo inactive ;; esac",
         folder.display()
     );
@@ -324,7 +326,7 @@ async fn credentials_are_renewed_and_a_stolen_token_of_the_run_is_worth_nothing(
     let stolen = system(&thief, &site.config);
     let theft = start(&site.config, &stolen);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!agent::has_begun(&stolen) && !theft.is_finished());
+    assert!(!agent::has_begun(&site.config, &stolen) && !theft.is_finished());
     theft.abort();
     // An agent that an operator removes ends, and does not come back.
     operate::remove_agent(&store, "m1").await.unwrap();

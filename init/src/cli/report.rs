@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use slipway_actions::load_kernel;
+use slipway_actions::{load_kernel, unload_kernel};
 use slipway_installer::agent;
 use slipway_installer::boot_report::{self, End, Pace, Surroundings};
 use tracing::info;
@@ -32,7 +32,7 @@ pub fn run(arguments: &ReportArguments) -> Result<ExitCode> {
         let runtime = super::runtime()?;
         let mut stays = config.agent.is_some();
         // An agent that crashes is started again as long as the system runs.
-        if may_start && !(stays && agent::has_begun(&surroundings)) {
+        if may_start && !(stays && agent::has_begun(&config, &surroundings)) {
             let end = runtime.block_on(boot_report::run(&config, &surroundings, Pace::of(&config)))?;
             stays &= end != End::NotAwaited;
             info!("{}; {}", sentence(end), if stays { "staying as its agent" } else { "removing the reporter" });
@@ -58,6 +58,6 @@ fn sentence(end: End) -> &'static str {
 pub fn boot_slipway() -> Result<ExitCode> {
     let surroundings = Surroundings::default();
     let config = boot_report::configuration(&surroundings)?.context("restarting into slipway: there is no agent")?;
-    super::runtime()?.block_on(agent::boot_slipway(&config, &surroundings, load_kernel))?;
+    super::runtime()?.block_on(agent::boot_slipway(&config, &surroundings, load_kernel, unload_kernel))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! Restarts a running system into slipway: fetches the server's boot files, loads them by kexec, and shuts the system
 //! down. Until the last step, the system is not touched.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -53,9 +53,10 @@ pub enum BootSlipwayError {
 pub async fn boot_slipway(
     config: &BootReporterConfig,
     surroundings: &Surroundings,
-    load: impl FnOnce(&File, &File, &std::ffi::CStr) -> io::Result<()>,
+    load: impl FnOnce(&File, &File, &CStr) -> io::Result<()>,
+    unload: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), BootSlipwayError> {
-    let token = Files::of(surroundings).token().ok_or(BootSlipwayError::NoAgent)?;
+    let token = Files::of(surroundings).token(config).ok_or(BootSlipwayError::NoAgent)?;
     let client = client(config, &token)?;
     let boot = client.agent_boot(std::env::consts::ARCH).await?;
     let mut files = Vec::new();
@@ -76,9 +77,12 @@ pub async fn boot_slipway(
     let cmdline = CString::new(boot.cmdline).map_err(|error| BootSlipwayError::Load { source: error.into() })?;
     load(kernel, initramfs, &cmdline).map_err(|source| BootSlipwayError::Load { source })?;
     println!("shutting the system down, to start slipway");
-    collect::succeeds(surroundings, "systemctl", &["--no-wall", "kexec"])
-        .await
-        .map_err(|reason| BootSlipwayError::ShutDown { reason })
+    let shut_down = collect::succeeds(surroundings, "systemctl", &["--no-wall", "kexec"]).await;
+    shut_down.map_err(|reason| {
+        // Another reboot would start slipway instead of the system.
+        let left = unload().err().map(|error| format!("; slipway's kernel stays loaded: {error}")).unwrap_or_default();
+        BootSlipwayError::ShutDown { reason: reason + &left }
+    })
 }
 
 /// Makes a file that has no name, so that it is gone with this process.

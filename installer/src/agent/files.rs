@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use slipway_protocol::node::boot_report::places;
-use slipway_protocol::{BootReporterConfig, Secret};
+use slipway_protocol::{BootReporterConfig, Digest, Secret};
+
+use super::digest;
 
 use crate::boot_report::Surroundings;
 
@@ -22,6 +24,8 @@ pub(super) struct Files(PathBuf);
 #[derive(Serialize, Deserialize)]
 struct Credentials {
     token: Secret,
+    /// The SHA-256 of the run's token, which each installation has for itself.
+    of: Digest,
 }
 
 impl Files {
@@ -37,17 +41,20 @@ impl Files {
         self.0.join(places::PROGRAM)
     }
 
-    /// Returns the agent's token, if it has one.
-    pub(super) fn token(&self) -> Option<String> {
+    /// Returns the agent's token, if it has one. One of an earlier installation, which came with a captured image, does
+    /// not count.
+    pub(super) fn token(&self, config: &BootReporterConfig) -> Option<String> {
         let mut text = String::new();
         File::open(self.0.join(places::AGENT)).ok()?.take(MAX_TOKEN).read_to_string(&mut text).ok()?;
         let credentials: Credentials = serde_json::from_str(&text).ok()?;
-        Some(credentials.token.reveal().to_owned()).filter(|token| !token.is_empty())
+        let is_its = credentials.of == digest(config.token.reveal()) && !credentials.token.is_empty();
+        is_its.then(|| credentials.token.reveal().to_owned())
     }
 
     /// Stores the agent's token, so that it survives a power cut.
-    pub(super) fn save_token(&self, token: &str) -> io::Result<()> {
-        let text = serde_json::to_vec(&Credentials { token: token.to_owned().into() })?;
+    pub(super) fn save_token(&self, config: &BootReporterConfig, token: &str) -> io::Result<()> {
+        let of = digest(config.token.reveal());
+        let text = serde_json::to_vec(&Credentials { token: token.to_owned().into(), of })?;
         replace(&self.0.join(places::AGENT), &text)
     }
 

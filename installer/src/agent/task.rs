@@ -141,7 +141,9 @@ impl<'a> Tasks<'a> {
                 self.start(&task, &[&program.to_string_lossy(), "boot-slipway"]).await
             }
             None => {
-                let command = self.settings.tasks.get(&task.name).cloned().unwrap_or_default();
+                // The service manager expands $NAME in arguments, and $$ is a dollar sign (systemd.service(5)).
+                let command = self.settings.tasks.get(&task.name).map(|command| command.replace('$', "$$"));
+                let command = command.unwrap_or_default();
                 self.start(&task, &["/bin/sh", "-c", &command, "slipway"]).await
             }
         };

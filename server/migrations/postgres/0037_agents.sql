@@ -30,3 +30,5 @@ CREATE TABLE tasks (
     output TEXT COLLATE "C",
     UNIQUE (node, number)
 );
+-- Few are open, and servers look for them.
+CREATE INDEX tasks_open ON tasks (state) WHERE state IN ('asked', 'running');

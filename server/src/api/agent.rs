@@ -81,24 +81,25 @@ pub async fn heartbeat(
     let mut stopping = app.stopping.clone();
     // Before the first look, so that no change is missed.
     let mut watched = app.watcher.watch(&node);
-    let mut presence = None;
+    let every = (app.contacts.open_polls() / BEATS_PER_SECOND).clamp(LEAST_SECONDS, MOST_SECONDS);
+    let keys = app.keys();
+    let telling = Telling { every_seconds: every as u32, ca: keys.authority.pem() };
+    let answer = Box::pin(agent::heartbeat(&app.store, &token, &beat, telling, now())).await?;
+    app.contacts.heard(&node, Some(peer.address.ip()), now());
+    if answer.task.is_some() || answer.token.is_some() || answer.ca.is_some() || beat.task.is_some() {
+        return Ok(Json(answer));
+    }
+    let _presence = app.contacts.polls(&node);
+    // What the agent said counts for the moment in which it did. From now on, only what it is to do is looked at.
     loop {
-        let every = (app.contacts.open_polls() / BEATS_PER_SECOND).clamp(LEAST_SECONDS, MOST_SECONDS);
-        let keys = app.keys();
-        let telling = Telling { every_seconds: every as u32, ca: keys.authority.pem() };
-        // Boxed, so that a heartbeat has no memory for this while it waits.
-        let answer = Box::pin(agent::heartbeat(&app.store, &token, &beat, telling, now())).await?;
-        presence.get_or_insert_with(|| {
-            app.contacts.heard(&node, Some(peer.address.ip()), now());
-            app.contacts.polls(&node)
-        });
-        if answer.task.is_some() || answer.token.is_some() || answer.ca.is_some() || beat.task.is_some() {
-            return Ok(Json(answer));
-        }
         tokio::select! {
             () = watched.changed() => {}
             () = tokio::time::sleep_until(deadline) => return Ok(Json(answer)),
             _ = stopping.wait_for(|stopping| *stopping) => return Ok(Json(answer)),
+        }
+        // Boxed, so that a heartbeat has no memory for this while it waits.
+        if let Some(task) = Box::pin(agent::task(&app.store, &token)).await? {
+            return Ok(Json(HeartbeatAnswer { task: Some(task), ..answer }));
         }
     }
 }

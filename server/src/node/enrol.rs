@@ -16,6 +16,7 @@ use crate::keys::in_use::InUse;
 use crate::keys::jwt::Subject;
 use crate::node::admission::{Outcome, Policy, decide};
 use crate::node::contacts::Contacts;
+use crate::node::tasks;
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes;
 use crate::store::{self, Store};
@@ -74,6 +75,7 @@ pub async fn enrol(
     let answer = match decide(&facts, policy, now) {
         Outcome::LetIn(how) => {
             let node = apply::let_in(&mut transaction, &applicant, &facts, how, now).await?;
+            tasks::left_system(&mut transaction, &node).await?;
             let name = nodes::by_ids(&mut transaction, std::slice::from_ref(&node)).await?.pop().and_then(|it| it.name);
             let subject = Subject { node, key: applicant.key };
             Answer::Enrolled(Enrolment { name, ..keys.issue(&subject, &applicant.csr, now)? })

@@ -85,6 +85,11 @@ impl Facts {
         Ok(found.into_iter().collect())
     }
 
+    /// Since when servers have been able to hear nodes.
+    pub fn heard_since(&self) -> Millis {
+        self.heard_since
+    }
+
     /// Lets no silence count that began before a time.
     #[must_use]
     pub fn hearing_since(self, at: Millis) -> Self {

@@ -12,6 +12,7 @@ use crate::base::time::{Millis, now};
 use crate::node::flags::Facts;
 use crate::node::reports::{node_state, secrets};
 use crate::node::status::{self, Seen};
+use crate::node::tasks;
 use crate::rules::state::{self, NodeEvent};
 use crate::site::leases::Lease;
 use crate::store::history::{self, NewEvent};
@@ -72,6 +73,7 @@ pub async fn look(store: &Store, heard_since: Millis, now: Millis) -> Result<(),
     let Seen { nodes, left, .. } = status::unflagged(&mut connection, Some(&suspects), now).await?;
     let facts = facts.of(&mut connection, &nodes, left).await?;
     drop(connection);
+    tasks::end_forgotten(store, facts.heard_since(), now).await?;
     let found = compare(&nodes, &facts, now);
     if found.begins.is_empty() && found.is_over.is_empty() && found.ends.is_empty() {
         return Ok(());

@@ -172,8 +172,8 @@ fn came_back_at(node: &Node, run: &RunStatus, claims: &[Claim], now: Millis) -> 
     asked.filter(|at| has_left && *at >= since).min()
 }
 
-/// Adds what the agent of the installed system says and does. A machine whose system has started since it asked for work
-/// did not stay in slipway.
+/// Adds what the agent of the installed system says and does. A machine whose system has started since it asked for
+/// work did not stay in slipway.
 fn with_agent(node: NodeStatus, agent: Option<Agent>, task: Option<TaskStatus>) -> NodeStatus {
     let agent = agent.and_then(Agent::shown);
     let started = agent.as_ref().map(|agent| agent.boot_seen_at);

@@ -2,7 +2,9 @@
 //! by the agent's report, by what the machine does instead, or by an operator.
 
 use slipway_protocol::workflow::agent::DRAIN;
-use slipway_protocol::{AgentAct, ErrorCode, NodeState, Proof, SiteEventKind, TaskOptions, TaskState, TaskStatus};
+use slipway_protocol::{
+    AgentAct, AgentStatus, ErrorCode, NodeState, Proof, SiteEventKind, TaskOptions, TaskState, TaskStatus,
+};
 
 use crate::base::error::Error;
 use crate::base::random;
@@ -13,7 +15,7 @@ use crate::store::agents::{self, Agent};
 use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{self, Node};
 use crate::store::runs::{self, Run};
-use crate::store::{Connection, Transaction, clock, tasks, to_word};
+use crate::store::{self, Connection, Store, Transaction, clock, tasks, to_word};
 
 /// The most seconds of a task: a day.
 pub const MAX_LIMIT: u32 = 24 * 60 * 60;
@@ -64,7 +66,8 @@ pub async fn ask(transaction: &mut Transaction, node: &mut Node, asked: Asked<'_
     if let Some(mut open) = tasks::open_of(transaction, &node.id).await? {
         if open.state == TaskState::Running {
             return conflict(format!(
-                "the agent of node {label} is busy: the machine {}; wait, or stop that with `node task {label} --cancel`",
+                "the agent of node {label} is busy: the machine {}; wait, or stop that with `node task {label} \
+                 --cancel`",
                 open.in_words()
             ));
         }
@@ -102,25 +105,37 @@ pub async fn boot_slipway(transaction: &mut Transaction, node: &mut Node, run: &
         return power::ask::boot(transaction, node, run).await;
     }
     let (name, limit_seconds) = (AgentAct::BootSlipway.name(), BOOT_LIMIT);
+    if let Some(open) = tasks::open_of(transaction, &node.id).await?.filter(|open| open.state == TaskState::Running) {
+        // The machine is on its way to slipway, and takes this run there.
+        return tasks::save(transaction, &node.id, &TaskStatus { run: Some(run.id.clone()), ..open }).await;
+    }
     ask(transaction, node, Asked { name, how: TaskOptions::default(), limit_seconds, run: Some(run) }).await.map(drop)
 }
 
 /// Seconds in which an agent fetches the boot files and leaves its system.
 pub const BOOT_LIMIT: u32 = 15 * 60;
 
-/// Whether the agent of a node's system would restart the machine into slipway for a run that requires this proof: it was
-/// heard from a short time ago, may do so, and does nothing else. A machine that must be attested is not restarted so,
-/// because its TPM would show the boot of its system.
+/// Whether the agent of a node's system would restart the machine into slipway for a run that requires this proof: it
+/// was heard from a short time ago, may do so, and does nothing else. A machine that must be attested is not restarted
+/// so, because its TPM would show the boot of its system.
 pub async fn reboots_by_agent(connection: &mut Connection, node: &Node, require: Proof) -> Result<bool, Error> {
-    let runs_system = matches!(node.state, NodeState::Booting | NodeState::Running | NodeState::Draining);
-    let is_heard = node.last_seen.is_some_and(|seen| now().saturating_sub(seen) <= GONE) && node.key_left;
-    if !runs_system || !is_heard || require.max(node.require) >= Proof::Attested {
+    if require.max(node.require) >= Proof::Attested || !is_able(connection, node, AgentAct::BootSlipway).await? {
         return Ok(false);
     }
-    let agent = agents::get_by_node(connection, &node.id).await?;
-    let is_able = agent.is_some_and(|agent| agent.may(AgentAct::BootSlipway.name()));
-    let is_busy = tasks::open_of(connection, &node.id).await?.is_some_and(|task| task.state == TaskState::Running);
-    Ok(is_able && !is_busy)
+    let open = tasks::open_of(connection, &node.id).await?.filter(|task| task.state == TaskState::Running);
+    Ok(open.is_none_or(|task| task.name == AgentAct::BootSlipway.name()))
+}
+
+/// Whether the agent of a node's system was heard from a short time ago, in the newest boot of its machine, and may do
+/// this.
+pub async fn is_able(connection: &mut Connection, node: &Node, act: AgentAct) -> Result<bool, Error> {
+    let runs_system = matches!(node.state, NodeState::Booting | NodeState::Running | NodeState::Draining);
+    let is_heard = node.last_seen.is_some_and(|seen| now().saturating_sub(seen) <= GONE) && node.key_left;
+    if !runs_system || !is_heard {
+        return Ok(false);
+    }
+    let agent = agents::get_by_node(connection, &node.id).await?.filter(|agent| agent.may(act.name()));
+    Ok(agent.and_then(Agent::shown).is_some_and(|status| is_newest_boot(node, &status)))
 }
 
 /// Ends a task, and does what follows from that.
@@ -161,21 +176,62 @@ pub async fn end(
 }
 
 /// Ends the open task of a machine that runs slipway now instead of its system.
-pub async fn left_system(transaction: &mut Transaction, node: &mut Node) -> Result<(), Error> {
-    let Some(mut open) = tasks::open_of(transaction, &node.id).await? else { return Ok(()) };
+pub async fn left_system(transaction: &mut Transaction, node: &str) -> Result<(), Error> {
+    let Some(mut open) = tasks::open_of(transaction, node).await? else { return Ok(()) };
+    let Some(mut node) = nodes::get_by_id(transaction, node).await? else { return Ok(()) };
     if open.name == AgentAct::BootSlipway.name() {
-        return end(transaction, node, &mut open, TaskState::Succeeded, None).await;
+        return end(transaction, &mut node, &mut open, TaskState::Succeeded, None).await;
     }
     let state = if open.state == TaskState::Asked { TaskState::Withdrawn } else { TaskState::Failed };
-    end(transaction, node, &mut open, state, Some("the machine started slipway")).await
+    end(transaction, &mut node, &mut open, state, Some("the machine started slipway")).await
 }
 
-/// Forgets the agent of a node, whose credentials end with that, and ends its open task.
-pub async fn forget_agent(transaction: &mut Transaction, node: &mut Node, reason: &str) -> Result<(), Error> {
+/// Removes the agent of a node, if it has one, and ends its open task. Its credentials end, and are told so.
+pub async fn remove_agent(transaction: &mut Transaction, node: &mut Node, reason: &str) -> Result<(), Error> {
     if let Some(mut open) = tasks::open_of(transaction, &node.id).await? {
         end(transaction, node, &mut open, TaskState::Withdrawn, Some(reason)).await?;
     }
-    agents::remove(transaction, &node.id).await
+    if let Some(mut agent) = agents::get_by_node(transaction, &node.id).await? {
+        agent.removed = true;
+        agents::save(transaction, &agent).await?;
+    }
+    Ok(())
+}
+
+/// Has a node that was drained count as running again, because nobody can undo that any more.
+pub async fn end_drain(transaction: &mut Transaction, node: &mut Node) -> Result<(), Error> {
+    change_state(transaction, node, NodeEvent::DrainEnded).await
+}
+
+/// Whether the boot in which an agent reports began after the machine was last in slipway. If not, another machine may
+/// have been let in as the node since, or it is the same one, in slipway.
+pub fn is_newest_boot(node: &Node, status: &AgentStatus) -> bool {
+    node.enrolled_at.is_none_or(|at| status.up_since > at)
+}
+
+/// Ends tasks that nobody will do any more: those of agents that fell silent. `heard_since` is since when servers have
+/// been able to hear agents.
+pub async fn end_forgotten(store: &Store, heard_since: Millis, now: Millis) -> Result<(), Error> {
+    let open = tasks::all_open(&mut *store.read().await?).await?;
+    for (node, task) in open {
+        let mut transaction = store.write().await?;
+        let Some(mut open) = tasks::open_of(&mut transaction, &node).await?.filter(|open| open.id == task.id) else {
+            continue;
+        };
+        let Some(mut node) = nodes::get_by_id(&mut transaction, &node).await? else { continue };
+        let heard = node.last_seen.unwrap_or_default().max(heard_since).max(open.asked_at);
+        let limit = Millis::from(open.limit_seconds) * 1000;
+        let reason = match open.state {
+            TaskState::Asked if now.saturating_sub(heard) > GONE => "the agent has fallen silent",
+            TaskState::Running if now.saturating_sub(heard) > limit.max(GONE) + GONE => {
+                "nothing was heard from the agent since it began"
+            }
+            _ => continue,
+        };
+        end(&mut transaction, &mut node, &mut open, TaskState::Failed, Some(reason)).await?;
+        store::commit(transaction).await?;
+    }
+    Ok(())
 }
 
 /// Moves a node to its next state, stores it, and records that.

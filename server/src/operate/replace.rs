@@ -8,6 +8,7 @@ use super::release::{bind, claimed_tpm, obstacle};
 use super::{did, known_node};
 use crate::base::error::Error;
 use crate::node::status;
+use crate::node::tasks;
 use crate::power::ask;
 use crate::rules::state;
 use crate::store::claimants::Claimant;
@@ -87,6 +88,8 @@ pub async fn replace_machine(
         let message = "nothing was done: the node or the machine is another by now; look at both, and try again";
         return Err(Error::refused(ErrorCode::Conflict, message));
     }
+    // It is of the machine that was there before.
+    tasks::remove_agent(&mut transaction, &mut node, "the machine was replaced").await?;
     node.identity = claimant.identity.clone();
     node.mac_only = node.identity.uuid.is_none() && node.identity.serial.is_none();
     if !has_its_tpm(&claimant, &node) {

@@ -3,15 +3,14 @@
 use serde::{Deserialize, Serialize};
 use slipway_protocol::workflow::agent::{DRAIN, is_task_name};
 use slipway_protocol::{
-    AgentAct, ErrorCode, NodePower, NodeState, PowerAct, PowerMode, SiteEventKind, TaskOptions, TaskState, TaskStatus,
+    AgentAct, ErrorCode, NodePower, PowerAct, PowerMode, SiteEventKind, TaskOptions, TaskState, TaskStatus,
 };
 
 use super::{did, known_node};
 use crate::base::error::Error;
-use crate::base::time::now;
 use crate::node::tasks::{self, Asked};
 use crate::power::ask;
-use crate::store::agents::{self, Agent};
+use crate::store::agents;
 use crate::store::history::NewEvent;
 use crate::store::{self, Connection, Store, Transaction, power, tasks as stored};
 
@@ -84,16 +83,12 @@ pub async fn remove_agent(store: &Store, reference: &str) -> Result<(), Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
     let agent = agents::get_by_node(&mut transaction, &node.id).await?.filter(|agent| !agent.removed);
-    let Some(mut agent) = agent else {
+    if agent.is_none() {
         let message = format!("node {} has no agent", node.label());
         return Err(Error::refused(ErrorCode::Conflict, message));
-    };
-    if let Some(mut open) = stored::open_of(&mut transaction, &node.id).await? {
-        let reason = Some("the agent was removed");
-        tasks::end(&mut transaction, &mut node, &mut open, TaskState::Withdrawn, reason).await?;
     }
-    agent.removed = true;
-    agents::save(&mut transaction, &agent).await?;
+    tasks::remove_agent(&mut transaction, &mut node, "the agent was removed").await?;
+    tasks::end_drain(&mut transaction, &mut node).await?;
     let event = NewEvent::new("the agent was removed, and its credentials with it").of(&node);
     did(&mut transaction, SiteEventKind::Agent, event).await?;
     store::commit(transaction).await
@@ -113,7 +108,7 @@ pub enum Reboot {
 pub async fn reboots_by_agent(store: &Store, reference: &str) -> Result<bool, Error> {
     let mut connection = store.read().await?;
     let node = known_node(&mut connection, reference).await?;
-    let is_by_agent = has_agent_for_reboot(&mut connection, &node).await?;
+    let is_by_agent = tasks::is_able(&mut connection, &node, AgentAct::Reboot).await?;
     if !is_by_agent {
         refuse_unless_switched(&mut connection, &node).await?;
     }
@@ -125,7 +120,7 @@ pub async fn reboots_by_agent(store: &Store, reference: &str) -> Result<bool, Er
 pub async fn reboot(store: &Store, reference: &str, by_agent: Option<bool>) -> Result<Reboot, Error> {
     let mut transaction = store.write().await?;
     let mut node = known_node(&mut transaction, reference).await?;
-    let is_by_agent = has_agent_for_reboot(&mut transaction, &node).await?;
+    let is_by_agent = tasks::is_able(&mut transaction, &node, AgentAct::Reboot).await?;
     if by_agent.is_some_and(|told| told != is_by_agent) {
         let message =
             format!("nothing was done: the agent of node {} fell silent or came back meanwhile", node.label());
@@ -148,13 +143,6 @@ async fn by_power(transaction: &mut Transaction, node: &store::nodes::Node) -> R
     Ok(Reboot::Power(Box::new(ask::ask(transaction, node, PowerAct::Cycle).await?)))
 }
 
-async fn has_agent_for_reboot(connection: &mut Connection, node: &store::nodes::Node) -> Result<bool, Error> {
-    let runs_system = matches!(node.state, NodeState::Booting | NodeState::Running | NodeState::Draining);
-    let is_heard = node.last_seen.is_some_and(|seen| now().saturating_sub(seen) <= tasks::GONE) && node.key_left;
-    let agent = agents::get_by_node(connection, &node.id).await?;
-    Ok(runs_system && is_heard && agent.as_ref().is_some_and(|agent: &Agent| agent.may(AgentAct::Reboot.name())))
-}
-
 async fn refuse_unless_switched(connection: &mut Connection, node: &store::nodes::Node) -> Result<(), Error> {
     let switched = power::get_by_node(connection, &node.id).await?;
     if switched.is_some_and(|power| power.settings.mode != PowerMode::Disabled) {
@@ -162,8 +150,8 @@ async fn refuse_unless_switched(connection: &mut Connection, node: &store::nodes
     }
     let label = node.label();
     let message = format!(
-        "node {label} cannot be rebooted: no agent of its system that may do so was heard from in the last minutes, and \
-         nothing switches its power (`node power set {label}`)"
+        "node {label} cannot be rebooted: no agent of its system that may do so was heard from in the last minutes, \
+         and nothing switches its power (`node power set {label}`)"
     );
     Err(Error::refused(ErrorCode::Conflict, message))
 }

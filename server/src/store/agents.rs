@@ -97,15 +97,6 @@ pub async fn save(connection: &mut Connection, agent: &Agent) -> Result<(), Erro
     node_changes::record(connection, &agent.node).await
 }
 
-/// Forgets the agent of a node, whose tokens end with that.
-pub async fn remove(connection: &mut Connection, node: &str) -> Result<(), Error> {
-    let done = db::query("DELETE FROM agents WHERE node = $1").bind(node).execute(&mut *connection).await;
-    if done.map_err(database("removing an agent"))? > 0 {
-        node_changes::record(connection, node).await?;
-    }
-    Ok(())
-}
-
 fn from_row(row: &Row) -> Result<Agent, Error> {
     Ok(Agent {
         node: get(row, "node")?,

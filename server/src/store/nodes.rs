@@ -254,7 +254,8 @@ pub async fn suspects(
                OR (nodes.state IN ('installed', 'running', 'draining') AND node_contacts.at > $2 AND NOT key_left) \
                OR nodes.state = 'draining' \
                OR EXISTS (SELECT 1 FROM agents WHERE agents.node = nodes.id AND NOT agents.removed \
-               AND (node_contacts.at < $1 OR agents.status_json LIKE '%failed_units%')) \
+               AND (node_contacts.at < $1 OR agents.status_json LIKE '%failed_units%' \
+               OR agents.status_json LIKE '%maintenance%')) \
                OR EXISTS (SELECT 1 FROM tasks WHERE tasks.node = nodes.id AND tasks.state = 'failed') \
                OR nodes.id IN (SELECT claimants.node FROM claimants WHERE claimants.node IS NOT NULL) \
                OR EXISTS (SELECT 1 FROM boot_fetches WHERE boot_fetches.node = nodes.id AND boot_fetches.at > $3 \

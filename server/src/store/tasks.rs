@@ -82,8 +82,9 @@ pub async fn save(connection: &mut Connection, node: &str, task: &TaskStatus) ->
     node_changes::record(connection, node).await
 }
 
-/// Removes the tasks of a node.
-pub async fn remove_of_node(connection: &mut Connection, node: &str) -> Result<(), Error> {
-    let done = db::query("DELETE FROM tasks WHERE node = $1").bind(node).execute(connection).await;
-    done.map(drop).map_err(database("removing tasks"))
+/// Returns the tasks that are not over, each with the id of its node.
+pub async fn all_open(connection: &mut Connection) -> Result<Vec<(String, TaskStatus)>, Error> {
+    let sql = "SELECT node, task_json FROM tasks WHERE state IN ('asked', 'running') ORDER BY node";
+    let rows = db::query(sql).fetch_all(connection).await.map_err(database("looking for open tasks"))?;
+    rows.iter().map(|row| Ok((get(row, "node")?, json(row, "task_json")?))).collect()
 }

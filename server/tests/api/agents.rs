@@ -3,16 +3,17 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use slipway_protocol::{
-    Agent, AgentCredentials, Digest, ErrorCode, FlagKind, Heartbeat, HeartbeatAnswer, NodeState, NodeStatus, Severity,
-    TaskProgress, TaskReport, TaskState, TaskStatus,
+    Agent, AgentCredentials, AgentStatus, Digest, ErrorCode, FlagKind, Heartbeat, HeartbeatAnswer, NodeState,
+    NodeStatus, Severity, TaskOptions, TaskProgress, TaskReport, TaskState, TaskStatus,
 };
 use slipway_server::base::random::token_hash;
 use slipway_server::base::time::{Millis, now};
 use slipway_server::node::noticing;
 use slipway_server::node::reports::agent::{self, Telling};
+use slipway_server::node::tasks;
 use slipway_server::operate;
 use slipway_server::rules::drain::{self, Recipe};
-use slipway_server::store::{self, agents, db, history};
+use slipway_server::store::{self, agents, db, history, nodes};
 
 use crate::installing::{add_system, install, report_path, web1};
 use crate::program::{fail, succeed};
@@ -47,6 +48,58 @@ pub async fn give_agent(server: &TestServer, node: &Node) -> String {
     let token = answer.json::<AgentCredentials>().await.unwrap().token.reveal().to_owned();
     beat(server, &token, None).await;
     token
+}
+
+/// Stores an agent that drains a node, and what it did, as if it had reported.
+pub async fn pretend(server: &TestServer, node: &str) {
+    let store = server.store().await;
+    let mut transaction = store.write().await.unwrap();
+    let mut node = nodes::find(&mut transaction, node).await.unwrap().unwrap();
+    let tasks = ["logs", "reboot", "boot-slipway", "drain", "rotate-keys"].map(str::to_owned).into();
+    let status = AgentStatus {
+        run: node.run.clone().unwrap(),
+        version: "0.1.0".to_owned(),
+        up_since: now() - 50 * MINUTE,
+        boot_seen_at: now(),
+        system_state: Some("degraded".to_owned()),
+        failed_units: vec!["srv-a.mount".to_owned()],
+        changed_at: now(),
+        tasks,
+        ..AgentStatus::default()
+    };
+    let agent = agents::Agent {
+        node: node.id.clone(),
+        run: status.run.clone(),
+        token_hash: format!("hash of {}", node.id),
+        next_hash: None,
+        issued_at: now(),
+        is_used: true,
+        removed: false,
+        status: Some(status),
+    };
+    agents::save(&mut transaction, &agent).await.unwrap();
+    for (number, state) in [TaskState::Failed, TaskState::Running].into_iter().enumerate() {
+        let line = Some("still runs: app.service".to_owned());
+        let task = TaskStatus {
+            id: format!("{}{number}", node.id),
+            name: "drain".to_owned(),
+            how: TaskOptions::default(),
+            state,
+            limit_seconds: 600,
+            asked_at: now(),
+            started_at: Some(now()),
+            boot_id: Some("boot-1".to_owned()),
+            ended_at: Some(now()),
+            run: None,
+            reason: line.clone(),
+            line,
+            output: Some("stopping app.service\nstill runs: app.service\n".to_owned()),
+        };
+        store::tasks::save(&mut transaction, &node.id, &task).await.unwrap();
+    }
+    (node.state, node.key_left) = (NodeState::Draining, true);
+    nodes::save(&mut transaction, &node).await.unwrap();
+    store::commit(transaction).await.unwrap();
 }
 
 async fn post(server: &TestServer, path: &str, token: &str, body: &Value) -> reqwest::Response {
@@ -116,7 +169,7 @@ async fn a_heartbeat_is_checked_and_its_token_ends_with_the_node() {
     let old = with("uptime_seconds", json!(u64::MAX));
     assert_eq!(post(&server, "/v1/agent/heartbeat", &token, &old).await.status(), StatusCode::OK);
     let stranger = refusal(post(&server, "/v1/agent/heartbeat", "guess", &good).await).await;
-    assert_eq!(stranger.code, ErrorCode::NotFound);
+    assert_eq!(stranger.code, ErrorCode::Unauthenticated);
     // What it prints cannot give orders to a terminal.
     let task: TaskStatus = ask(&server, "logs").await;
     beat(&server, &token, reported(&task.id, TaskProgress::Accepted, "")).await;
@@ -126,7 +179,7 @@ async fn a_heartbeat_is_checked_and_its_token_ends_with_the_node() {
 
     succeed(&server.data_path(), &["node", "decommission", "--yes", "web1"]);
     let refused = refusal(post(&server, "/v1/agent/heartbeat", &token, &good).await).await;
-    assert_eq!(refused.code, ErrorCode::NotFound, "{refused:?}");
+    assert_eq!(refused.code, ErrorCode::Decommissioned, "{refused:?}");
     assert_eq!(web1(&server).await.agent, None);
 }
 
@@ -191,7 +244,7 @@ async fn operators_drain_reboot_and_reinstall_a_running_machine() {
     assert_eq!(web1(&server).await.task.unwrap().state, TaskState::Succeeded);
     let beat = serde_json::to_value(heartbeat(&server, None)).unwrap();
     let over = refusal(post(&server, "/v1/agent/heartbeat", &token, &beat).await).await;
-    assert_eq!(over.code, ErrorCode::NotFound);
+    assert_eq!(over.code, ErrorCode::TokenExpired);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,6 +283,45 @@ async fn a_task_whose_machine_restarts_ends_as_it_must() {
     let ended = web1(&server).await.task.unwrap();
     assert_eq!(ended.state, TaskState::Failed);
     assert!(ended.reason.unwrap().starts_with("the agent was started again"), "{:?}", ended.id);
+}
+
+/// The machine crashes between the look at its agent and the task: its power does what the agent cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_agent_falls_silent_is_booted_by_power() {
+    let (server, _, _) = with_agent().await;
+    let data = server.data_path();
+    server.has_listened_long();
+    succeed(&data, &["node", "power", "set", "web1", "--hook", "ipmi", "--mode", "recorder"]);
+    let said = fail(&data, &["run", "start", "web1", "--os", "debian"]);
+    assert!(said.contains("give --yes"), "{said}");
+    succeed(&data, &["run", "start", "--yes", "web1", "--os", "debian"]);
+    let known = web1(&server).await;
+    let asked = known.task.unwrap();
+    assert_eq!((asked.name.as_str(), known.power.unwrap().act), ("boot-slipway", None));
+    let store = server.store().await;
+    let at = asked.asked_at;
+    for (later, expect) in [(2 * MINUTE, TaskState::Asked), (4 * MINUTE, TaskState::Failed)] {
+        tasks::end_forgotten(&store, 0, at + later).await.unwrap();
+        assert_eq!(web1(&server).await.task.unwrap().state, expect, "{later} ms later");
+    }
+    let act = web1(&server).await.power.unwrap().act.expect("an act");
+    assert_eq!((act.act, act.run), (slipway_protocol::PowerAct::Boot, asked.run));
+}
+
+/// An answer to an old heartbeat, which is still held when the machine is in another boot, changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_heartbeat_counts_for_the_moment_in_which_it_came() {
+    let (server, _, token) = with_agent().await;
+    let old = serde_json::to_value(heartbeat(&server, None)).unwrap();
+    let held = {
+        let request = server.client().post(server.url("/v1/agent/heartbeat?wait=5")).bearer_auth(&token).json(&old);
+        tokio::spawn(request.send())
+    };
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let new = Heartbeat { boot_id: "boot-2".to_owned(), ..heartbeat(&server, None) };
+    post(&server, "/v1/agent/heartbeat", &token, &serde_json::to_value(new).unwrap()).await;
+    assert_eq!(held.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(web1(&server).await.agent.unwrap().boot_id, "boot-2");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ use slipway_server::operate::{self, NewNode, NewRun, Task};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::agents;
 use crate::browser::{Chromium, ENTER, TAB, axe, pictures};
 use crate::installing::add_system;
 use crate::program::succeed;
@@ -448,7 +449,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     let machines = fleet(&server).await;
     let run = &machines[1].run;
     let id = async |name: &str| operate::show_node(&server.store().await, name).await.unwrap().id;
-    let (web1, web2, db1) = (id("web1").await, id("web2").await, id("db1").await);
+    let (web1, web2, web3, db1) = (id("web1").await, id("web2").await, id("web3").await, id("db1").await);
     let hook = operate::PowerChange {
         hook: Some("ipmi".to_owned()),
         options: Some([("ip".to_owned(), "192.0.2.71".to_owned())].into()),
@@ -457,6 +458,7 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
     };
     operate::change_power(&server.store().await, "web2", hook).await.unwrap();
     operate::switch_power(&server.store().await, "web2", operate::PowerRequest::Cycle).await.unwrap();
+    agents::pretend(&server, "web3").await;
     let axe = axe();
     let mut problems = Vec::new();
     for (width, scheme) in [(1280, "light"), (360, "dark")] {
@@ -495,6 +497,9 @@ async fn pages_are_accessible_and_fit_in_light_and_dark_and_on_a_phone() {
         ("retry", format!("/nodes/{web2}/retry")),
         ("power", format!("/nodes/{web2}/power")),
         ("power-none", format!("/nodes/{web1}/power")),
+        ("node-agent", format!("/nodes/{web3}")),
+        ("agent", format!("/nodes/{web3}/agent")),
+        ("agent-none", format!("/nodes/{web1}/agent")),
         ("remove", format!("/act/remove?node={web1}")),
         ("nowhere", "/nodes/nowhere".to_owned()),
     ];

@@ -69,7 +69,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
         "base < rules, keys < store < site < image < run, power < node < boot_files < operate < api < page < listen < \
          cli",
     ),
-    ("tests", ""),
+    ("tests", "answers, lab < system"),
     ("xtask", "host < build < lab < bench, check < cmd"),
     ("qemu-tests", "bench, installed < nginx, programs, secure_boot, tpm < site"),
 ];

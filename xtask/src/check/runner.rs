@@ -167,8 +167,15 @@ pub struct Program {
     executable: PathBuf,
     /// The folder where cargo would run it.
     folder: PathBuf,
-    /// Whether the server's database is PostgreSQL and not SQLite.
-    on_postgres: bool,
+    /// The database on which the tests of the server run. `None` for other programs.
+    database: Option<Database>,
+}
+
+/// A database of the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Database {
+    Sqlite,
+    Postgres,
 }
 
 impl Program {
@@ -195,17 +202,19 @@ pub fn programs(mut cargo: Command) -> Result<Vec<Program>> {
         }
         let folder = manifest.parent().context("finding the folder of a package")?.to_owned();
         let package = folder.file_name().unwrap_or_default().display().to_string();
-        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder, on_postgres: false });
+        programs.push(Program { name: format!("{package}/{}", target.name), executable, folder, database: None });
     }
-    // The server's tests run on both databases.
     let api =
-        programs.iter().find(|program| program.name == "server/api").context("finding the tests of the server")?;
-    programs.push(Program { name: format!("{}-on-postgresql", api.name), on_postgres: true, ..api.clone() });
+        programs.iter_mut().find(|program| program.name == "server/api").context("finding the tests of the server")?;
+    api.database = Some(Database::Sqlite);
+    let postgres = Some(Database::Postgres);
+    let on_postgres = Program { name: format!("{}-on-postgresql", api.name), database: postgres, ..api.clone() };
+    programs.push(on_postgres);
     let is_long = |program: &Program| LONG.iter().any(|(name, _)| program.is(name));
     // The longest first, so that none is left alone at the end.
     let place = |program: &Program| match program {
         program if is_long(program) => 0,
-        program if program.is("api") || program.on_postgres => 1,
+        program if program.database.is_some() => 1,
         program if program.folder.ends_with("qemu-tests") => 2,
         _ => 3,
     };
@@ -234,7 +243,7 @@ struct Profile {
 
 /// Runs the programs, prints each one's output when it ends, and adds up their summaries. While a program runs, its
 /// output is in a file of its name in the folder.
-pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> Result<Tally> {
+pub fn run_all(programs: Vec<Program>, which: Which<'_>, folder: &Path) -> Result<Tally> {
     files::create_dir(folder)?;
     let tally = Mutex::new(Tally::default());
     let waiting = Mutex::new(programs.into_iter());
@@ -248,7 +257,7 @@ pub fn run_all(programs: Vec<Program>, filter: Option<&str>, folder: &Path) -> R
             scope.spawn(|| {
                 while let Some(program) = next() {
                     let began = Instant::now();
-                    let said = run(&program, starter, filter, folder);
+                    let said = run(&program, starter, which, folder);
                     let took = began.elapsed().as_secs();
                     let Ok(mut tally) = tally.lock() else { return };
                     match said {
@@ -273,22 +282,59 @@ struct Said {
     status: ExitStatus,
 }
 
-fn run(program: &Program, starter: &[&str], filter: Option<&str>, folder: &Path) -> Result<Said> {
+/// Which tests of a program run.
+#[derive(Clone, Copy)]
+pub struct Which<'a> {
+    /// Only those whose names contain this.
+    pub filter: Option<&'a str>,
+    /// Those of the server on both databases, and not only on the one whose turn it is.
+    pub all: bool,
+}
+
+/// Whether a test of the server runs on a database. `group` is the number of its module. Tests that are about neither
+/// database take turns: each commit runs them on one.
+fn runs_on(test: &str, database: Database, group: usize, which: Which<'_>, commit: usize) -> bool {
+    let is_among = |alone: &[&str]| alone.iter().any(|beginning| test.starts_with(beginning));
+    let (own, other) = match database {
+        Database::Sqlite => (ON_SQLITE_ALONE, ON_POSTGRES_ALONE),
+        Database::Postgres => (ON_POSTGRES_ALONE, ON_SQLITE_ALONE),
+    };
+    let is_its_turn = (group + commit).is_multiple_of(2) == (database == Database::Sqlite);
+    let is_wanted = which.filter.is_none_or(|filter| test.contains(filter));
+    is_wanted && !is_among(other) && (is_among(own) || is_its_turn || which.all || which.filter.is_some())
+}
+
+/// Returns the names of the server's tests that run on a database.
+fn tests_on(program: &Program, database: Database, which: Which<'_>) -> Result<Vec<String>> {
+    let mut list = command(&program.executable, ["--list", "--format", "terse"]);
+    let list = stdout(list.current_dir(&program.folder)).context("listing the tests of the server")?;
+    let tests: Vec<&str> = list.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+    let module = |test: &str| test.split("::").next().unwrap_or_default().to_owned();
+    let modules: BTreeSet<String> = tests.iter().map(|test| module(test)).collect();
+    let group = |test: &str| modules.iter().position(|known| *known == module(test)).unwrap_or_default();
+    let commit = commit();
+    let runs = tests.into_iter().filter(|test| runs_on(test, database, group(test), which, commit));
+    Ok(runs.map(str::to_owned).collect())
+}
+
+fn run(program: &Program, starter: &[&str], which: Which<'_>, folder: &Path) -> Result<Said> {
     let name = program.name.replace('/', "-");
     let [out, errors] = ["out", "errors"].map(|end| folder.join(format!("{name}.{end}")));
     let create = |path: &Path| File::create(path).with_context(|| format!("creating {}", path.display()));
     let mut test = command(starter[0], &starter[1..]);
-    test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]).args(filter);
+    test.arg(&program.executable).args(["--test-threads", "1", "--show-output"]);
     // With these variables, output would be mixed with test names, and log lines would differ from what tests expect.
     test.env_remove("RUST_TEST_NOCAPTURE").env_remove("SLIPWAY_LOG").env_remove("SLIPWAY_TEST_DATABASE");
     // Of a failure, the last lines are printed again: what it says, and not the frames of the test harness.
     test.env("RUST_BACKTRACE", "0");
-    if program.on_postgres {
+    if program.database == Some(Database::Postgres) {
         test.env("SLIPWAY_TEST_DATABASE", "postgres");
-        test.args(ON_SQLITE_ALONE.iter().flat_map(|test| ["--skip", test]));
-    } else if program.is("server/api") {
-        test.args(ON_POSTGRES_ALONE.iter().flat_map(|test| ["--skip", test]));
     }
+    match program.database {
+        None => test.args(which.filter),
+        // Without any name, all tests would run.
+        Some(database) => test.args(["--exact", "none of them"]).args(tests_on(program, database, which)?),
+    };
     for name in ["NO_PROXY", "no_proxy"] {
         // Tests must reach their servers without a proxy.
         let exceptions = std::env::var(name).unwrap_or_default();
@@ -392,6 +438,22 @@ mod tests {
         for one in ON_SQLITE_ALONE {
             let is_same = |other: &&&str| other.starts_with(one) || one.starts_with(**other);
             assert_eq!(ON_POSTGRES_ALONE.iter().find(is_same), None, "{one} runs on none");
+        }
+    }
+
+    #[test]
+    fn each_test_of_the_server_runs_with_each_commit() {
+        let which = Which { filter: None, all: false };
+        let databases = [Database::Sqlite, Database::Postgres];
+        for (test, group) in
+            [("power::a", 0), ("power::a", 1), ("backups::a", 0), ("backups::a", 1), ("replicas::a", 0)]
+        {
+            let on = |commit: usize, which| databases.map(|database| runs_on(test, database, group, which, commit));
+            let [even, odd] = [on(4, which), on(5, which)];
+            assert_eq!((even.iter().filter(|on| **on).count(), odd.iter().filter(|on| **on).count()), (1, 1), "{test}");
+            assert_eq!(even != odd, test.starts_with("power"), "{test} takes turns");
+            let all = on(4, Which { filter: None, all: true });
+            assert_eq!(all == [true, true], test.starts_with("power"), "{test}");
         }
     }
 

@@ -9,7 +9,7 @@ use slipway_parts::Arch;
 use xtask::build::server::{self, Profile};
 use xtask::build::{binary, kernel, mkfs, prepare};
 use xtask::check::manual;
-use xtask::check::runner::{self, Tally};
+use xtask::check::runner::{self, Tally, Which};
 use xtask::host::command::{command, run};
 use xtask::host::{debian, python, translation, workspace};
 use xtask::lab::target_image::{self, System};
@@ -19,8 +19,8 @@ use super::bench::Bench;
 /// Run every check.
 ///
 /// Long tests take turns. Of the whole-machine tests that take more than two minutes, every second commit runs one, and
-/// builds what it needs; of other tests that take more than forty seconds, each commit runs a quarter. Every third
-/// commit runs a benchmark.
+/// builds what it needs; of other tests that take more than forty seconds, each commit runs a quarter. Tests of
+/// the server that are about no database run on one of the two by turns. Every third commit runs a benchmark.
 #[derive(Args)]
 pub struct Test {
     /// Only tests whose name contains this
@@ -109,8 +109,8 @@ impl Test {
             }
         }
         programs.retain(|program| !left_out.iter().any(|(name, _)| program.is(name)));
-        let mut tally =
-            runner::run_all(programs, self.filter.as_deref(), &workspace::root().join("target/slipway/tests"))?;
+        let which = Which { filter: self.filter.as_deref(), all: self.all };
+        let mut tally = runner::run_all(programs, which, &workspace::root().join("target/slipway/tests"))?;
         println!("\nall tests took {} s", began.elapsed().as_secs());
         if !left_out.is_empty() {
             for name in runner::in_turns() {

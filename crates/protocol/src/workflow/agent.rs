@@ -12,6 +12,8 @@ const MAX_TASKS: usize = 16;
 const MAX_COMMAND_BYTES: usize = 16 << 10;
 /// The greatest length of the name of a task, in bytes.
 pub const MAX_TASK_NAME_BYTES: usize = 32;
+/// Names that mean something else where tasks are asked for.
+const RESERVED: [&str; 2] = ["cancel", "remove"];
 /// The name of the command that takes the machine's work away before it is rebooted or reinstalled.
 pub const DRAIN: &str = "drain";
 
@@ -107,8 +109,8 @@ impl Agent {
                      hyphens"
                 ));
             }
-            if AgentAct::ALL.iter().any(|act| act.name() == name) {
-                problems.push(format!("has a command of the name {name:?}, which the agent does by itself"));
+            if AgentAct::ALL.iter().any(|act| act.name() == name) || RESERVED.contains(&name.as_str()) {
+                problems.push(format!("has a command of the name {name:?}, which means something else"));
             }
             if command.trim().is_empty() || command.contains('\0') || command.len() > MAX_COMMAND_BYTES {
                 problems.push(format!(

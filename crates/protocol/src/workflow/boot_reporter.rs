@@ -13,8 +13,8 @@ const MAX_HOURS: u32 = 24;
 const LOG_INTERVALS: std::ops::RangeInclusive<u32> = 60..=3600;
 
 /// The options of `boot-reporter`. The action installs a service in the installed system. The service reports the
-/// system's boots until the system runs, and then removes itself or stays as its agent. The server fills in `url`, `token` and `ca` when it
-/// starts a run.
+/// system's boots until the system runs, and then removes itself or stays as its agent. The server fills in `url`,
+/// `token` and `ca` when it starts a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

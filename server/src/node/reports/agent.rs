@@ -72,7 +72,8 @@ fn has_agent(run: &Run) -> bool {
 }
 
 fn unknown() -> Error {
-    Error::refused(ErrorCode::NotFound, "no agent has this token, or its node was reinstalled or taken out of service")
+    // It does not end the agent: this may be a backup from before it had the token.
+    Error::refused(ErrorCode::Unauthenticated, "no agent has this token")
 }
 
 fn removed() -> Error {
@@ -130,7 +131,7 @@ pub async fn heartbeat(
     let open = stored::open_of(&mut connection, &node.id).await?;
     drop(connection);
     let status = status_after(&agent, beat, now);
-    let is_new = agent.status.as_ref() != Some(&status) || !node.key_left;
+    let is_new = agent.status.as_ref() != Some(&status) || (!node.key_left && tasks::is_newest_boot(&node, &status));
     let is_renewed = uses_next(&agent, token) || is_due(&agent, now) || !agent.is_used;
     let (mut task, mut new_token) = (open, None);
     if is_new || is_renewed || task.as_ref().is_some_and(|task| is_told(task, beat)) {
@@ -157,15 +158,23 @@ pub async fn heartbeat(
     }
     Ok(HeartbeatAnswer {
         every_seconds: telling.every_seconds,
-        task: task.filter(|task| task.state.is_open()).map(|task| Task {
-            id: task.id,
-            name: task.name,
-            how: task.how,
-            limit_seconds: task.limit_seconds,
-        }),
+        task: task.and_then(told),
         token: new_token,
         ca: (beat.ca.hex() != token_hash(telling.ca)).then(|| telling.ca.to_owned()),
     })
+}
+
+/// Returns what an agent is to do, for a heartbeat that is held.
+pub async fn task(store: &Store, token: &str) -> Result<Option<Task>, Error> {
+    let mut connection = store.read().await?;
+    let (_, node) = caller(&mut connection, token).await?;
+    Ok(stored::open_of(&mut connection, &node.id).await?.and_then(told))
+}
+
+/// Returns what the agent is told of a task.
+fn told(task: TaskStatus) -> Option<Task> {
+    let TaskStatus { id, name, how, limit_seconds, state, .. } = task;
+    state.is_open().then_some(Task { id, name, how, limit_seconds })
 }
 
 fn uses_next(agent: &Agent, token: &str) -> bool {
@@ -221,12 +230,12 @@ async fn note(
         let event = NewEvent::new(message).of(node);
         history::record(transaction, SiteEventKind::Agent, event, now).await?;
     }
-    agent.status = Some(status);
-    if !node.key_left {
+    if !node.key_left && tasks::is_newest_boot(node, &status) {
         // Its machine is not in slipway, whatever its run said last.
         node.key_left = true;
         nodes::save(transaction, node).await?;
     }
+    agent.status = Some(status);
     Ok(())
 }
 
@@ -234,10 +243,11 @@ async fn note(
 fn is_told(task: &TaskStatus, beat: &Heartbeat) -> bool {
     let reported = beat.task.as_ref().filter(|report| report.id == task.id);
     match task.state {
-        TaskState::Asked => task.run.is_some() || reported.is_some(),
+        _ if task.run.is_some() => true,
+        TaskState::Asked => reported.is_some(),
         _ => {
             let is_same = reported.is_some_and(|report| {
-                report.progress == TaskProgress::Running && report.line == task.line
+                report.progress == TaskProgress::Running && line_of(report) == task.line
                     || report.progress == TaskProgress::Accepted
             });
             !is_same || task.boot_id.as_ref() != Some(&beat.boot_id)
@@ -254,11 +264,11 @@ async fn go_on(
     now: Millis,
 ) -> Result<(), Error> {
     let report = beat.task.as_ref().filter(|report| report.id == task.id);
+    if !is_wanted(transaction, node, task).await? {
+        let reason = Some("its run does not wait for the machine any more");
+        return tasks::end(transaction, node, task, TaskState::Withdrawn, reason).await;
+    }
     if task.state == TaskState::Asked {
-        if !is_wanted(transaction, node, task).await? {
-            let reason = Some("its run does not wait for the machine any more");
-            return tasks::end(transaction, node, task, TaskState::Withdrawn, reason).await;
-        }
         if report.is_none() {
             return Ok(());
         }
@@ -276,13 +286,12 @@ async fn go_on(
         };
         return tasks::end(transaction, node, task, state, reason).await;
     }
-    let Some(TaskReport { progress, line, reason, output, .. }) = report else {
+    let Some(report) = report else {
         let reason = Some("the agent was started again, and does not know how far it was");
         return tasks::end(transaction, node, task, TaskState::Failed, reason).await;
     };
-    if line.is_some() {
-        task.line = line.as_deref().map(|line| printable::short_line(line, MAX_TASK_LINE_BYTES));
-    }
+    task.line = line_of(report).or(task.line.take());
+    let TaskReport { progress, reason, output, .. } = report;
     task.output = output.as_deref().map(|output| printable::lines(output).into_owned());
     match progress {
         TaskProgress::Accepted | TaskProgress::Running => stored::save(transaction, &node.id, task).await,
@@ -292,6 +301,11 @@ async fn go_on(
             tasks::end(transaction, node, task, TaskState::Failed, reason.as_deref()).await
         }
     }
+}
+
+/// Returns the line that a task printed last, as it is stored.
+fn line_of(report: &TaskReport) -> Option<String> {
+    report.line.as_deref().map(|line| printable::short_line(line, MAX_TASK_LINE_BYTES))
 }
 
 /// Whether the run still waits for the machine that asked for a task.
@@ -315,13 +329,9 @@ pub async fn store_log(store: &Store, token: &str, boot_id: &str, data: &[u8], n
 /// Forgets an agent that someone on the machine removed.
 pub async fn leave(store: &Store, token: &str, now: Millis) -> Result<(), Error> {
     let mut transaction = store.write().await?;
-    let (mut agent, mut node) = caller(&mut transaction, token).await?;
-    if let Some(mut open) = stored::open_of(&mut transaction, &node.id).await? {
-        let reason = Some("the agent was removed on the machine");
-        tasks::end(&mut transaction, &mut node, &mut open, TaskState::Withdrawn, reason).await?;
-    }
-    agent.removed = true;
-    agents::save(&mut transaction, &agent).await?;
+    let (_, mut node) = caller(&mut transaction, token).await?;
+    tasks::remove_agent(&mut transaction, &mut node, "the agent was removed on the machine").await?;
+    tasks::end_drain(&mut transaction, &mut node).await?;
     let event = NewEvent::new("the agent was removed, by someone on the machine").of(&node);
     history::record(&mut transaction, SiteEventKind::Agent, event, now).await?;
     store::commit(transaction).await

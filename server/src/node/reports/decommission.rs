@@ -25,7 +25,7 @@ pub async fn decommission(transaction: &mut Transaction, node: &mut Node) -> Res
         state::end(&mut run.progress, reason, now());
         runs::update(transaction, &run).await?;
     }
-    tasks::forget_agent(transaction, node, reason).await?;
+    tasks::remove_agent(transaction, node, reason).await?;
     secrets::forget_of_node(transaction, &node.id).await?;
     if let Some(mut power) = power::get_by_node(transaction, &node.id).await? {
         ask::withdraw(transaction, &mut power, reason).await?;

@@ -27,7 +27,7 @@ use crate::store::history::{self, NewEvent};
 use crate::store::nodes::{Access, Node};
 use crate::store::runs::{self, Run};
 use crate::store::step_times::{self, Kind, StepTime};
-use crate::store::{Connection, Store, agents, events, nodes, notes, run_facts, systems};
+use crate::store::{Connection, Store, events, nodes, notes, run_facts, systems};
 
 /// Number of bytes beyond the run's limit that are reserved for events that change a step.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -136,8 +136,8 @@ pub async fn hand_out_workflow(
         let event = NewEvent::new(format!("the machine has run {}", run.id)).of_run(&run);
         history::record(&mut transaction, SiteEventKind::RunFetched, event, now).await?;
         // The system that it was in ends here.
-        tasks::left_system(&mut transaction, &mut node).await?;
-        agents::remove(&mut transaction, &node.id).await?;
+        tasks::left_system(&mut transaction, &node.id).await?;
+        tasks::remove_agent(&mut transaction, &mut node, "the machine has another run").await?;
     }
     runs::update(&mut transaction, &run).await?;
     let address = node.key.map(|key| key.address);

@@ -4,26 +4,38 @@ shift
 place=/var/lib/slipway-drained-$program
 if [ "$SLIPWAY_UNDO" = 1 ]; then
     [ -e "$place" ] || { echo 'no container was stopped'; exit 0; }
+    failed=0
     while read -r container policy; do
+        # One that was removed meanwhile cannot be started.
+        "$program" inspect "$container" >/dev/null 2>&1 || continue
         "$program" update --restart="$policy" "$container" >/dev/null 2>&1
-        "$program" start "$container" || exit 1
+        "$program" start "$container" || failed=1
     done <"$place"
-    rm -f "$place"
-    exit 0
+    [ "$failed" = 0 ] && rm -f "$place"
+    exit "$failed"
 fi
 if [ "$SLIPWAY_CORDON_ONLY" = 1 ]; then echo 'containers take no orders to refuse work; left running'; exit 0; fi
 containers=${*:-$("$program" ps --quiet)}
 for container in $containers; do
     policy=$("$program" inspect --format '{{.HostConfig.RestartPolicy.Name}}' "$container") || exit 1
     grep -qs "^$container " "$place" || echo "$container ${policy:-no}" >>"$place"
+    # Older podman cannot change it, and starts none again that was stopped.
     "$program" update --restart=no "$container" >/dev/null 2>&1
+    "$program" kill --signal=TERM "$container" >/dev/null
 done
-failed=0
-for container in $containers; do
-    echo "stopping $container"
-    "$program" stop --time "$SLIPWAY_SECONDS" "$container" >/dev/null || failed=1
+runs() {
+    for container in "$@"; do
+        [ "$("$program" inspect --format '{{.State.Running}}' "$container" 2>/dev/null)" = true ] &&
+            printf ' %s' "$container"
+    done
+}
+end=$(($(date +%s) + SLIPWAY_SECONDS))
+while left=$(runs $containers) && [ -n "$left" ]; do
+    echo "still runs:$left"
+    if [ "$(date +%s)" -ge "$end" ]; then
+        [ "$SLIPWAY_FORCE" = 1 ] || exit 1
+        "$program" kill $left >/dev/null
+    fi
+    sleep 1
 done
-left=$("$program" ps --format '{{.Names}}' | tr '\n' ' ')
-[ -z "$*" ] && [ -n "$left" ] && { echo "still runs: $left"; exit 1; }
-[ "$failed" = 0 ] && echo 'all containers are stopped'
-exit "$failed"
+echo 'all containers are stopped'

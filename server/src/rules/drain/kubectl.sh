@@ -1,6 +1,10 @@
 # A node of Kubernetes: takes no new pods, and evicts those that it has. Undone: takes pods again.
 node=${1:-$(cat /etc/hostname)}
-export KUBECONFIG="${2:-${KUBECONFIG:-/etc/kubernetes/kubelet.conf}}"
+if [ -n "$2" ]; then
+    export KUBECONFIG="$2"
+elif [ -e /etc/kubernetes/kubelet.conf ]; then
+    export KUBECONFIG=/etc/kubernetes/kubelet.conf
+fi
 kubectl=kubectl
 command -v kubectl >/dev/null || kubectl='k3s kubectl'
 if [ "$SLIPWAY_UNDO" = 1 ]; then exec $kubectl uncordon "$node"; fi
