@@ -13,7 +13,7 @@ use slipway_parts::Arch;
 use slipway_protocol::{NodeStatus, StepState};
 use xtask::build::image::{self, ImagePaths};
 use xtask::build::{binary, kernel};
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk, firmware};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig, create_disk, firmware};
 use xtask::lab::server::{FOR_EMULATION, Lab, Place};
 use xtask::lab::target_image::{self, System};
 
@@ -132,7 +132,7 @@ impl Bench {
         let changes = self.lab.watch(&name)?;
 
         let (power_on, since) = (time_of_day()?, Instant::now());
-        let mut machine = Machine::start(&config, &folder)?;
+        let mut machine = qemu::start(&config, &folder)?;
         let (node, written) = loop {
             if let Some(node) = changes.next(Duration::from_secs(1))?
                 && step(&node).is_some_and(|step| step.state != StepState::Pending && step.state != StepState::Running)
@@ -190,6 +190,7 @@ impl Bench {
             arch: Arch::X86_64,
             boot,
             secure_boot: false,
+            cpus: 1,
             memory_mib: 512,
             uuid,
             serial: "BENCH0001".to_owned(),

@@ -12,7 +12,7 @@ use slipway_secure_boot::{Certificate, Uuid};
 use tempfile::TempDir;
 use xtask::build::image::ImagePaths;
 use xtask::lab::bootable;
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::lab::qemu::{self, Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::lab::server::{Lab, Place, parse_status};
 use xtask::lab::target_image::{self, System};
 
@@ -126,6 +126,7 @@ impl Bench {
                 cmdline: "console=ttyS0,115200 sysrq_always_enabled=1 https_proxy=http://192.0.2.1:9".to_owned(),
             },
             secure_boot: false,
+            cpus: 1,
             memory_mib: 512,
             uuid: UUID.to_owned(),
             serial: "BENCH0001".to_owned(),
@@ -144,7 +145,7 @@ impl Bench {
 
     /// Switches the machine on.
     pub fn power_on(&self, machine: &MachineConfig) -> Result<Machine> {
-        Machine::start(machine, &self.folder.path().join("machine"))
+        qemu::start(machine, &self.folder.path().join("machine"))
     }
 
     /// Returns the server's status of all nodes.

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use slipway_parts::Arch;
 use xtask::host::command::{command, run_quietly};
 use xtask::host::packages;
-use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, Machine, MachineConfig};
 
 use crate::bench::UUID;
 use crate::programs::Programs;
@@ -78,6 +78,7 @@ impl Site {
         let config = MachineConfig {
             boot,
             secure_boot: false,
+            cpus: 1,
             memory_mib: 512,
             uuid,
             serial,
@@ -87,7 +88,7 @@ impl Site {
             arch,
             detached: false,
         };
-        Machine::start(&config, &self.programs.path("machine"))
+        qemu::start(&config, &self.programs.path("machine"))
     }
 }
 

@@ -15,7 +15,7 @@ use xtask::build::server::{Profile, build_server};
 use xtask::build::{image, kernel};
 use xtask::host::command::{command, run_quietly, stdout};
 use xtask::host::{debian, packages};
-use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, Machine, MachineConfig};
 use xtask::lab::server::{FOR_EMULATION, parse_status};
 
 const SLIPWAY: &str = "fd77::1";
@@ -103,6 +103,7 @@ impl Site {
         extra.extend(firmware_trusts(self.programs.folder(), &stdout(&mut self.slipway(&["ca"]))?)?);
         let config = MachineConfig {
             secure_boot: false,
+            cpus: 1,
             arch: Arch::X86_64,
             boot: Boot::NewerUefi { uri: None },
             memory_mib: 512,
@@ -113,7 +114,7 @@ impl Site {
             extra,
             detached: false,
         };
-        Machine::start(&config, &self.programs.path("machine"))
+        qemu::start(&config, &self.programs.path("machine"))
     }
 }
 

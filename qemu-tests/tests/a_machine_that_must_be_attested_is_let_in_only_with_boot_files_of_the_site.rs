@@ -11,7 +11,7 @@ use qemu_tests::tpm::Tpm;
 use qemu_tests::{Bench, DISK_SERIAL, UUID, timed};
 use slipway_protocol::{ClaimReason, Proof};
 use xtask::build::kernel;
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig};
 
 /// A word on the command line of each build, and another word of the same length.
 const WORD: &[u8] = b"rootfstype=ramfs";
@@ -24,7 +24,7 @@ fn a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site() 
         let built = bench.lab.make_medium("stick", kernel::CLOUD)?;
         bench.lab.operator(&["node", "add", "--name", "m1", "--uuid", UUID, "--require", "attested", "--release"])?;
         let state = bench.folder().join("tpm");
-        let start = |config: &MachineConfig, name: &str| Machine::start(config, &bench.folder().join(name));
+        let start = |config: &MachineConfig, name: &str| qemu::start(config, &bench.folder().join(name));
 
         let tpm = Tpm::start(&state)?;
         let machine = start(&from(&bench, &tpm, &built), "built")?;

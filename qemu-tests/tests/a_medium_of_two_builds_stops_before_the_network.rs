@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use qemu_tests::{Bench, LIMIT, timed};
 use slipway_protocol::NodeStatus;
-use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, Machine, MachineConfig};
 
 /// Size in bytes of a capture without a packet (pcap-savefile(5)).
 const EMPTY_CAPTURE: u64 = 24;
@@ -43,7 +43,7 @@ fn a_medium_of_two_builds_stops_before_the_network() -> Result<()> {
                 ..bench.machine()
             };
             // Each machine has its own console.
-            Ok((Machine::start(&config, &bench.folder().join(format!("machine-{name}")))?, capture))
+            Ok((qemu::start(&config, &bench.folder().join(format!("machine-{name}")))?, capture))
         };
         let cases = [
             (other, "other", "the initramfs is for kernel 6.1.0-0-other"),

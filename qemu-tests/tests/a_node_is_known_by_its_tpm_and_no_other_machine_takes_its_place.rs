@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use slipway_parts::cpio::{self, Archive};
 use slipway_protocol::{ClaimReason, KeyOrigin, Proof};
 use xtask::host::command;
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig, Nic};
 
 const MAC: &str = "52:54:00:7d:2f:01";
 
@@ -21,7 +21,7 @@ fn a_node_is_known_by_its_tpm_and_no_other_machine_takes_its_place() -> Result<(
         let bench = Bench::new()?;
         bench.register()?;
         let state = bench.folder().join("tpm");
-        let start = |config: &MachineConfig, name: &str| Machine::start(config, &bench.folder().join(name));
+        let start = |config: &MachineConfig, name: &str| qemu::start(config, &bench.folder().join(name));
 
         // The firmware measures what it starts, and keeps an event log, which the machine sends.
         let tpm = Tpm::start(&state)?;

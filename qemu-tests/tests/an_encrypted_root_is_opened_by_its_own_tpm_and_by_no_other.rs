@@ -10,7 +10,7 @@ use qemu_tests::{Bench, DISK_SERIAL, step, stream, timed};
 use slipway_protocol::{
     Action, DiskHints, EncryptRoot, KernelArgs, NodeState, Reboot, SeedCloudInit, Step, StreamImage,
 };
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use xtask::lab::qemu::{self, Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use xtask::lab::server::{FOR_EMULATION, Lab};
 use xtask::lab::target_image::System;
 
@@ -32,7 +32,7 @@ fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
         create_disk(&disk, DISK_SIZE)?;
         let tpm = Tpm::start(&bench.folder().join("tpm"))?;
         let config = machine(&bench, &disk, &tpm);
-        let mut first = Machine::start(&config, &bench.folder().join("first"))?;
+        let mut first = qemu::start(&config, &bench.folder().join("first"))?;
         install(&bench.lab, &mut first)?;
         let cmdline = first.console()?;
         ensure!(cmdline.contains("root=/dev/mapper/root"), "the installed system has its arguments:\n{cmdline}");
@@ -46,7 +46,7 @@ fn an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other() -> Result<()> {
 
         let other = Tpm::start(&bench.folder().join("other"))?;
         let config = MachineConfig { boot: Boot::Uefi { uri: None }, ..machine(&bench, &disk, &other) };
-        let mut second = Machine::start(&config, &bench.folder().join("second"))?;
+        let mut second = qemu::start(&config, &bench.folder().join("second"))?;
         second.wait_for_console(ASKED, LIMIT)?;
         Ok(())
     })

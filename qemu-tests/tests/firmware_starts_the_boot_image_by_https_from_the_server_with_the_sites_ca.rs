@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, MachineConfig};
 use xtask::lab::server::Lab;
 
 #[test]
@@ -27,7 +27,7 @@ fn firmware_starts_the_boot_image_by_https_from_the_server_with_the_sites_ca() -
         let log = || std::fs::read_to_string(bench.lab.server_log());
 
         let config = machine(other.operator(&["ca"])?)?;
-        let mut refusing = Machine::start(&config, &bench.folder().join("refusing"))?;
+        let mut refusing = qemu::start(&config, &bench.folder().join("refusing"))?;
         refusing.wait_for_console(&format!("URI: {uri}"), LIMIT)?;
         refusing.wait_for_console("Error: Could not retrieve NBP file size from HTTP server.", LIMIT)?;
         drop(refusing);

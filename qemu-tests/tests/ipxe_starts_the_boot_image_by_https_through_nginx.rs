@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use qemu_tests::nginx::{Nginx, serve_firmware};
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::lab::qemu::{Boot, Machine, MachineConfig, Nic};
+use xtask::lab::qemu::{self, Boot, MachineConfig, Nic};
 
 #[test]
 fn ipxe_starts_the_boot_image_by_https_through_nginx() -> Result<()> {
@@ -23,7 +23,7 @@ fn ipxe_starts_the_boot_image_by_https_through_nginx() -> Result<()> {
             ..bench.machine()
         };
 
-        let mut refusing = Machine::start(&machine(Vec::new()), &bench.folder().join("refusing"))?;
+        let mut refusing = qemu::start(&machine(Vec::new()), &bench.folder().join("refusing"))?;
         refusing.wait_for_console(&format!("{}... Permission denied", nginx.url("ipxe")), LIMIT)?;
         drop(refusing);
         assert_eq!(nginx.requests()?, "", "it asked for something");

@@ -9,7 +9,7 @@ use qemu_tests::{Bench, LIMIT, bootable_image, step, stream, timed};
 use slipway_protocol::{Action, KernelArgs, NodeState, Reboot};
 use xtask::host::command::{command, run_quietly};
 use xtask::host::debian;
-use xtask::lab::qemu::{Boot, Machine};
+use xtask::lab::qemu::{self, Boot};
 
 const BUILT_IN: &str = "console=ttyS0,115200 slipway.built=in";
 const BUILT_LATER: &str = "console=ttyS0,115200 slipway.built=later";
@@ -52,7 +52,7 @@ fn kernel_arguments_reach_a_unified_image_through_an_addon() -> Result<()> {
 
         let starts_with = |name: &str, built_in: &str| -> Result<()> {
             let machine = bench.machine_with_firmware(&bench.disk());
-            let mut machine = Machine::start(&machine, &bench.folder().join(name))?;
+            let mut machine = qemu::start(&machine, &bench.folder().join(name))?;
             let line = machine.wait_for_line("Kernel command line: ", LIMIT)?;
             let (_, found) = line.split_once("Kernel command line: ").context("a command line")?;
             assert_eq!(found.trim(), format!("{built_in} {ARGUMENT}"));

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use qemu_tests::nginx::{Nginx, serve_firmware};
 use qemu_tests::{Bench, LIMIT, firmware_trusts, timed};
-use xtask::lab::qemu::{Boot, Machine, MachineConfig};
+use xtask::lab::qemu::{self, Boot, MachineConfig};
 use xtask::lab::server::Lab;
 
 #[test]
@@ -29,7 +29,7 @@ fn older_firmware_starts_the_boot_image_by_https_through_nginx() -> Result<()> {
             })
         };
 
-        let mut refusing = Machine::start(&machine(&other)?, &bench.folder().join("refusing"))?;
+        let mut refusing = qemu::start(&machine(&other)?, &bench.folder().join("refusing"))?;
         refusing.wait_for_console(&format!("URI: {uri}"), LIMIT)?;
         refusing.wait_for_console("Error: Could not retrieve NBP file size from HTTP server.", LIMIT)?;
         drop(refusing);

@@ -15,7 +15,7 @@ use slipway_protocol::{Action, EfiBootOrder, Kexec, NodeState, Reboot, Step};
 use xtask::host::command::{command, run_quietly};
 use xtask::host::python;
 use xtask::lab::qemu::firmware::Release;
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, firmware};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig, Nic, create_disk, firmware};
 use xtask::lab::target_image::System;
 
 /// The entry that virt-fw-vars makes for a URI.
@@ -84,7 +84,7 @@ fn leave(bench: &Bench, name: &str, steps: &[Step], last_word: &str) -> Result<D
         nics: vec![Nic { mac: "52:54:00:7d:2f:02".to_owned(), bootfile: Some(bench.lab.script_url()) }],
         ..bench.machine()
     };
-    let mut machine = Machine::start(&config, &folder)?;
+    let mut machine = qemu::start(&config, &folder)?;
     machine.wait_for_console(last_word, 3 * LIMIT)?;
     let left = Instant::now();
     machine.wait_for_console("Linux version", LIMIT)?;

@@ -24,7 +24,7 @@ use xtask::build::modules::Index;
 use xtask::host::command::{command, run_quietly, stdout};
 use xtask::host::{files, packages};
 use xtask::lab::power_cut::{self, Dice};
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, create_disk, drive};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig, create_disk, drive};
 use xtask::lab::server::{FOR_EMULATION, Lab, Place, parse_status};
 use xtask::lab::write_log::{self, Request, SECTOR};
 
@@ -98,6 +98,7 @@ impl Image {
             arch: Arch::X86_64,
             boot: Boot::Kernel { vmlinuz: self.vmlinuz.clone(), initramfs: self.initramfs.clone(), cmdline },
             secure_boot: false,
+            cpus: 1,
             memory_mib: 768,
             uuid: "7d2f9a60-3c55-4b0e-9c7a-1f0f6a2b9d02".to_owned(),
             serial: "SERVER001".to_owned(),
@@ -203,7 +204,7 @@ fn what_a_server_answered_survives_a_power_cut_of_its_machine() -> Result<()> {
         let mut config = image.machine();
         let disk = Disk { path: path("disk"), serial: "server-disk-1".to_owned() };
         config.extra.extend(drive::logged(&disk, &path("log")));
-        let mut machine = Machine::start(&config, &path("machine"))?;
+        let mut machine = qemu::start(&config, &path("machine"))?;
         machine.wait_for_console("\"https\":", LIMIT)?;
         tls::install_provider();
         let nodes = [(); NODES].map(|()| Arc::new(Node { answered: AtomicU64::new(0), ends: AtomicBool::new(false) }));
@@ -233,7 +234,7 @@ fn what_a_server_answered_survives_a_power_cut_of_its_machine() -> Result<()> {
         files::write(&path("disk"), cut(before, &path("log"))?)?;
         let mut config = image.machine();
         config.disks.push(disk);
-        let mut machine = Machine::start(&config, &path("machine"))?;
+        let mut machine = qemu::start(&config, &path("machine"))?;
         machine.wait_for_console("no problems were found in /data/data", LIMIT)?;
         wait("after", &answered.map(|last| last + AFTER))?;
         nodes.iter().for_each(|node| node.ends.store(true, Ordering::Relaxed));

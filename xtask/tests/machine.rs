@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use slipway_parts::Arch;
-use xtask::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, firmware};
+use xtask::lab::qemu::{self, Boot, Disk, MachineConfig, Nic, firmware};
 use xtask::lab::target_image::{self, System};
 
 /// Firmware and systemd are slow under emulation on a busy host.
@@ -23,6 +23,7 @@ fn config(boot: Boot) -> MachineConfig {
         arch: Arch::X86_64,
         boot,
         secure_boot: false,
+        cpus: 1,
         memory_mib: 512,
         uuid: "4c4c4544-0042-3010-8058-b7c04f503432".to_owned(),
         serial: "7CZ1234".to_owned(),
@@ -52,7 +53,7 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
     let nics = vec![Nic { mac: "52:54:00:ab:cd:01".to_owned(), bootfile: Some(format!("{url}/boot/ipxe")) }];
     let disks = vec![Disk { path, serial: "target".to_owned() }];
     let boot = Boot::Uefi { uri: Some(format!("{url}/ipxe.efi")) };
-    let mut machine = Machine::start(&MachineConfig { nics, disks, ..config(boot) }, &folder)?;
+    let mut machine = qemu::start(&MachineConfig { nics, disks, ..config(boot) }, &folder)?;
     let line = machine.wait_for_line("the script runs on", MINUTES)?;
     assert_eq!(line, "the script runs on 4c4c4544-0042-3010-8058-b7c04f503432 7CZ1234 52:54:00:ab:cd:01");
     machine.wait_for_console("Linux version", MINUTES)?;
@@ -69,7 +70,7 @@ fn a_network_boot_with_nothing_to_install_goes_on_to_the_target_images_login_pro
 fn a_machine_that_cannot_start_says_why() -> Result<()> {
     let path = folder("nowhere").join("disk.raw");
     let disks = vec![Disk { path, serial: "gone".to_owned() }];
-    let started = Machine::start(&MachineConfig { disks, ..config(Boot::Uefi { uri: None }) }, &folder("refused"));
+    let started = qemu::start(&MachineConfig { disks, ..config(Boot::Uefi { uri: None }) }, &folder("refused"));
     let error = format!("{:#}", started.err().context("it started")?);
     assert!(error.starts_with("starting QEMU: ") && error.contains("No such file or directory"), "{error}");
     Ok(())

@@ -22,12 +22,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("crates/secure-boot", &["formats"]),
     ("crates/tpm", &["protocol"]),
     ("crates/pxe", &[]),
+    ("crates/qemu", &["parts"]),
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "formats", "user-data", "parts", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
     ("server", &["protocol", "formats", "user-data", "parts", "secure-boot", "media", "tpm", "pxe"]),
     ("tests", &["protocol", "actions", "installer", "server"]),
-    ("xtask", &["protocol", "parts"]),
+    ("xtask", &["protocol", "parts", "qemu"]),
     ("qemu-tests", &["protocol", "formats", "parts", "secure-boot", "media", "xtask"]),
 ];
 
@@ -61,6 +62,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
         "gpt, kind, network, uki < config, iso < machine_settings < measurements < judge, manifest < build",
     ),
     ("crates/tpm", "wire < device, judge"),
+    ("crates/qemu", "console, escape, qmp < firmware < config < arguments, drive < accel < machine"),
     ("crates/pxe", "counters, error < dhcp, interface < probe, proxy, tftp"),
     ("actions", "error, report, sys, text < machine, random < disk < fetch < stream < target < action < host, fuzzing"),
     ("init", "confine, drivers < network, pid1, screen < all_disks < installer < cli"),

@@ -10,7 +10,7 @@ use slipway_parts::Arch;
 use slipway_protocol::{NodeState, NodeStatus};
 
 use crate::host::files;
-use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk};
+use crate::lab::qemu::{self, Boot, Disk, Machine, MachineConfig, Nic, create_disk};
 use crate::lab::server::Lab;
 use crate::lab::target_image::{self, System, TargetImage};
 
@@ -82,6 +82,7 @@ impl Demo {
             arch: Arch::X86_64,
             boot: Boot::Uefi { uri: Some(self.lab.loader_url()) },
             secure_boot: false,
+            cpus: 1,
             memory_mib: MEMORY_MIB,
             uuid: UUID.to_owned(),
             serial: "DEMO0001".to_owned(),
@@ -90,7 +91,7 @@ impl Demo {
             extra: Vec::new(),
             detached: self.lab.detached,
         };
-        Machine::start(&config, &self.folder.join("machine"))
+        qemu::start(&config, &self.folder.join("machine"))
     }
 
     /// Calls `show` with the node's status whenever it changes, until the node runs or has failed. Fails if the machine

@@ -1,34 +1,22 @@
-//! Whole machines in QEMU: firmware or one of our kernels, disks in files, and network cards on QEMU's user network,
-//! where this host's loopback is 10.0.2.2.
+//! Whole machines in QEMU as tests use them, with packages that are installed if they are missing, and firmware of
+//! releases that the host does not have.
 
-use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use anyhow::{Context, Result};
 use slipway_parts::Arch;
-use tempfile::TempDir;
 
-use crate::host::command::{command, tail};
+use crate::host::cache::{self, Key};
 use crate::host::{files, packages};
 
-pub mod accel;
-mod arguments;
-mod console;
-pub mod drive;
 pub mod firmware;
-mod qmp;
 
-use console::Console;
+pub use slipway_qemu::accel::Accel;
+pub use slipway_qemu::{Disk, Machine, Nic, create_disk, drive};
+
 use firmware::Release;
-use qmp::Qmp;
-
-/// Polling interval.
-const POLL: Duration = Duration::from_millis(50);
+use slipway_qemu::accel;
 
 /// How a machine starts.
 #[derive(Clone, Debug)]
@@ -59,274 +47,52 @@ pub enum Boot {
     },
 }
 
-/// A virtio disk.
-#[derive(Clone, Debug)]
-pub struct Disk {
-    /// File with the raw content.
-    pub path: PathBuf,
-    /// Serial number, at most 20 characters.
-    pub serial: String,
-}
-
-/// A virtio network card on its own network.
-#[derive(Clone, Debug)]
-pub struct Nic {
-    /// MAC address.
-    pub mac: String,
-    /// Boot file URL that DHCP announces, if it announces one.
-    pub bootfile: Option<String>,
-}
-
 /// The configuration of a machine.
-#[derive(Clone, Debug)]
-pub struct MachineConfig {
-    /// Processor architecture.
-    pub arch: Arch,
-    /// How the machine boots.
-    pub boot: Boot,
-    /// Whether the UEFI firmware supports Secure Boot. Without keys it is in Setup Mode; [`firmware::set`] adds keys.
-    pub secure_boot: bool,
-    /// Memory in MiB.
-    pub memory_mib: u32,
-    /// SMBIOS system UUID.
-    pub uuid: String,
-    /// SMBIOS system serial number.
-    pub serial: String,
-    /// Disks, in the order the guest sees them.
-    pub disks: Vec<Disk>,
-    /// Network cards; their QEMU ids are `nic0`, `nic1` and so on.
-    pub nics: Vec<Nic>,
-    /// Additional arguments for QEMU.
-    pub extra: Vec<String>,
-    /// Whether the machine keeps running when the terminal closes: it gets neither hang-up nor ctrl-c.
-    pub detached: bool,
+pub type MachineConfig = slipway_qemu::MachineConfig<Boot>;
+
+/// Starts a machine. Its folder keeps the firmware's variables and `console.log`, to which restarts append.
+pub fn start(config: &MachineConfig, folder: &Path) -> Result<Machine> {
+    ensure(config.arch)?;
+    files::create_dir(folder)?;
+    let by_firmware = |release, uri: Option<&String>, pxe| -> Result<slipway_qemu::Boot> {
+        firmware::variables(&folder.join("vars.fd"), config.arch, release, uri.map(String::as_str))?;
+        Ok(slipway_qemu::Boot::Uefi { firmware: firmware::of(config.arch, release)?, pxe })
+    };
+    let of_host = Release::of_host(config.secure_boot);
+    let boot = match &config.boot {
+        Boot::Uefi { uri } => by_firmware(of_host, uri.as_ref(), false)?,
+        Boot::NewerUefi { uri } => by_firmware(Release::Newer, uri.as_ref(), false)?,
+        Boot::UefiPxe => by_firmware(of_host, None, true)?,
+        Boot::BiosPxe => slipway_qemu::Boot::Bios { pxe: true },
+        Boot::Kernel { vmlinuz, initramfs, cmdline } => {
+            let (vmlinuz, initramfs) = (vmlinuz.clone(), initramfs.clone());
+            slipway_qemu::Boot::Kernel { vmlinuz, initramfs, cmdline: cmdline.clone() }
+        }
+    };
+    Machine::start(&config.with_boot(boot), accelerator(config.arch)?, folder)
 }
 
-/// A running machine, stopped on drop. Its console log stays in its folder.
-pub struct Machine {
-    qemu: Child,
-    qmp: Qmp,
-    console: Console,
-    /// Folder of the Unix sockets. It is a separate one, because their paths must be short (sun_path in unix(7)).
-    _sockets: TempDir,
+/// Installs QEMU, firmware and a network boot loader.
+fn ensure(arch: Arch) -> Result<()> {
+    packages::ensure(match arch {
+        Arch::X86_64 => packages::QEMU,
+        Arch::Aarch64 => packages::QEMU_ARM64,
+    })
 }
 
-/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. Replaces an existing one.
-pub fn create_disk(path: &Path, size: u64) -> Result<()> {
-    let created = File::create(path).and_then(|file| file.set_len(size));
-    created.with_context(|| format!("creating {}", path.display()))
-}
-
-impl Machine {
-    /// Starts a machine. Its folder keeps the firmware's variables and `console.log`, to which restarts append.
-    pub fn start(config: &MachineConfig, folder: &Path) -> Result<Self> {
-        packages::ensure(arguments::packages(config.arch))?;
-        files::create_dir(folder)?;
-        let sockets = tempfile::Builder::new().prefix("slipway-").tempdir().context("creating a folder for sockets")?;
-        let variables = folder.join("vars.fd");
-        match &config.boot {
-            Boot::Uefi { uri } => firmware::variables(&variables, config.arch, Release::Host, uri.as_deref())?,
-            Boot::NewerUefi { uri } => firmware::variables(&variables, config.arch, Release::Newer, uri.as_deref())?,
-            Boot::UefiPxe => firmware::variables(&variables, config.arch, Release::Host, None)?,
-            Boot::BiosPxe | Boot::Kernel { .. } => {}
-        }
-        let console = Console::new(&folder.join("console.log"));
-        let errors = folder.join("qemu.log");
-        let log = File::create(&errors).with_context(|| format!("creating {}", errors.display()))?;
-        let accel = accel::choose(config.arch)?.arguments(config.arch);
-        let arguments = arguments::of(config, accel, &variables, console.log(), sockets.path())?;
-        let mut qemu = command(arguments::program(config.arch), arguments);
-        if config.detached {
-            qemu.process_group(0);
-        }
-        let qemu = qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        let mut qemu = qemu.context("starting QEMU")?;
-        let qmp = match Qmp::connect(&sockets.path().join("qmp")) {
-            Ok(qmp) => qmp,
-            Err(error) => {
-                // QEMU's own error about its arguments is clearer than a missing socket.
-                qemu.kill().and_then(|()| qemu.wait()).context("stopping QEMU")?;
-                let said = fs::read_to_string(&errors).unwrap_or_default();
-                return Err(error.context(format!("starting QEMU: {}", said.trim())));
-            }
-        };
-        Ok(Self { qemu, qmp, console, _sockets: sockets })
+/// Chooses the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`) if it is set, else KVM if a guest runs under it, else TCG. The
+/// answer is kept in the cache.
+pub fn accelerator(arch: Arch) -> Result<Accel> {
+    if let Some(known) = accel::known(arch)? {
+        return Ok(known);
     }
-
-    /// Returns the whole console output so far, over all restarts, without terminal control sequences.
-    pub fn console(&self) -> Result<String> {
-        self.console.text()
-    }
-
-    /// Path of the console's log file.
-    pub fn console_log(&self) -> &Path {
-        self.console.log()
-    }
-
-    /// Waits until the text appears on the console, searching from the last match of an earlier call.
-    pub fn wait_for_console(&mut self, wanted: &str, limit: Duration) -> Result<()> {
-        self.wait_until(wanted, limit, |console| Ok(console.find(wanted)?.then_some(())))
-    }
-
-    /// Waits until a complete line with the text appears on the console, searching from the last match of an earlier
-    /// call. Returns the line.
-    pub fn wait_for_line(&mut self, wanted: &str, limit: Duration) -> Result<String> {
-        self.wait_until(wanted, limit, |console| console.find_line(wanted))
-    }
-
-    fn wait_until<T>(
-        &mut self,
-        wanted: &str,
-        limit: Duration,
-        mut find: impl FnMut(&mut Console) -> Result<Option<T>>,
-    ) -> Result<T> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let ended = self.qemu.try_wait().context("waiting for QEMU")?;
-            if let Some(found) = find(&mut self.console)? {
-                return Ok(found);
-            }
-            let why = match ended {
-                Some(status) => format!("the machine ended ({status})"),
-                None if Instant::now() > deadline => format!("it did not appear within {} s", limit.as_secs()),
-                None => {
-                    std::thread::sleep(POLL);
-                    continue;
-                }
-            };
-            let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
-            bail!("waiting for {wanted:?} on the console: {why}; the end of {log}:\n{last}");
-        }
-    }
-
-    /// Whether the machine still runs.
-    pub fn is_running(&mut self) -> Result<bool> {
-        Ok(self.qemu.try_wait().context("waiting for QEMU")?.is_none())
-    }
-
-    /// Waits until the machine has powered off, or has reset if it was started with `-no-reboot`.
-    pub fn wait_for_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.qemu.try_wait().context("waiting for QEMU")? {
-                return Ok(status);
-            }
-            if Instant::now() > deadline {
-                let (log, last) = (self.console.log().display(), tail(&self.console.text()?, 15));
-                bail!(
-                    "waiting for the machine to end: it is still running after {} s; the end of {log}:\n{last}",
-                    limit.as_secs()
-                );
-            }
-            std::thread::sleep(POLL);
-        }
-    }
-
-    /// Sends a QMP command.
-    pub fn qmp(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        self.qmp.execute(command, arguments)
-    }
-
-    /// Presses the reset button.
-    pub fn reset(&mut self) -> Result<()> {
-        self.qmp("system_reset", json!({})).map(drop)
-    }
-
-    /// Limits the disk with this index to `bytes` bytes per second. 0 removes the limit.
-    pub fn limit_disk(&mut self, disk: usize, bytes: u64) -> Result<()> {
-        let device = format!("disk{disk}");
-        let limits =
-            json!({ "device": device, "bps": bytes, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0 });
-        self.qmp("block_set_io_throttle", limits).map(drop)
-    }
-
-    /// Unplugs a device that has its own slot (`pcie-root-port`), and waits until the guest has released it.
-    pub fn unplug(&mut self, id: &str, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
-        self.qmp("device_del", json!({ "id": id }))?;
-        loop {
-            let plugged = self.qmp("qom-list", json!({ "path": "/machine/peripheral" }))?;
-            if !plugged.as_array().is_some_and(|devices| devices.iter().any(|device| device["name"] == id)) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                bail!(
-                    "unplugging {id}: the guest does not release it; the console is in {}",
-                    self.console.log().display()
-                );
-            }
-            std::thread::sleep(POLL);
-        }
-    }
-
-    /// Sends a BREAK on the serial line, which the kernel treats as the SysRq key.
-    pub fn send_break(&mut self) -> Result<()> {
-        self.qmp("chardev-send-break", json!({ "id": "console" })).map(drop)
-    }
-
-    /// Types text on the serial line.
-    pub fn type_text(&mut self, text: &str) -> Result<()> {
-        use std::io::Write as _;
-        self.serial_line()?.write_all(text.as_bytes()).context("typing on the serial line")
-    }
-
-    /// Presses keys of the keyboard together. Their names are those of QEMU's QKeyCode.
-    pub fn press(&mut self, keys: &[&str]) -> Result<()> {
-        let keys: Vec<Value> = keys.iter().map(|key| json!({ "type": "qcode", "data": key })).collect();
-        self.qmp("send-key", json!({ "keys": keys })).map(drop)
-    }
-
-    /// Connects to the other end of the serial line. There is one connection at a time.
-    pub fn serial_line(&self) -> Result<UnixStream> {
-        UnixStream::connect(self._sockets.path().join("console")).context("connecting to the serial line")
-    }
-
-    /// Takes a picture of the display, as PNG or in the format of a portable pixel map (ppm(5)), which the name of the
-    /// file says.
-    pub fn take_picture(&mut self, file: &Path) -> Result<()> {
-        let format = file.extension().unwrap_or_default().to_string_lossy();
-        self.qmp("screendump", json!({ "filename": file, "format": format })).map(drop)
-    }
-
-    /// Returns the rows of the display's text mode, 80 characters each. Rows that scrolled away may be there too, and
-    /// letters beyond ASCII are dots.
-    pub fn text_mode(&mut self) -> Result<Vec<String>> {
-        // The memory of text mode, with a character and its colours by turns, is there for BIOS and kernel.
-        const PLACE: (u64, u64) = (0xb8000, 0x8000);
-        let file = tempfile::NamedTempFile::new().context("creating a file")?;
-        self.qmp("pmemsave", json!({ "val": PLACE.0, "size": PLACE.1, "filename": file.path() }))?;
-        let memory = fs::read(file.path()).context("reading the memory of the display")?;
-        let visible = |cell: &[u8]| char::from(cell.first().copied().filter(u8::is_ascii_graphic).unwrap_or(b'.'));
-        let row = |row: &[u8]| row.chunks(2).map(|cell| if cell[0] == b' ' { ' ' } else { visible(cell) }).collect();
-        Ok(memory.chunks(160).map(row).collect())
-    }
-
-    /// Keeps the machine running after this process ends, and returns QEMU's process id.
-    pub fn keep(self) -> u32 {
-        let pid = self.pid();
-        // Skips the destructor, which would kill QEMU and remove its sockets.
-        std::mem::forget(self);
-        pid
-    }
-
-    /// Process id of QEMU.
-    pub fn pid(&self) -> u32 {
-        self.qemu.id()
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // Both calls fail only if QEMU has already ended.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-        if std::thread::panicking() {
-            eprintln!("the machine's console is in {}", self.console.log().display());
-        }
-    }
-}
-
-/// Writes a path for a QEMU option, where commas are doubled.
-fn escape_commas(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
+    let key = accel::host(arch)?.into_iter().fold(Key::new("accel-3"), |key, (name, value)| key.with(name, value));
+    let folder = cache::keyed("accel", key, |folder| {
+        let is_kvm = accel::try_kvm(arch, &firmware::of(arch, Release::Host)?)? == Accel::Kvm;
+        let answer = if is_kvm { "kvm" } else { "tcg" };
+        eprintln!("guests run under {answer}");
+        fs::write(folder.join("answer"), answer).context("writing the answer")
+    })?;
+    let answer = fs::read_to_string(folder.join("answer")).context("reading the answer")?;
+    Ok(if answer == "kvm" { Accel::Kvm } else { Accel::Tcg })
 }

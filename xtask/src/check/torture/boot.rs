@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use slipway_parts::Arch;
 
 use crate::host::files;
-use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig};
+use crate::lab::qemu::{self, Boot, Disk, MachineConfig};
 use crate::lab::tables::{self, Place};
 
 /// What the program on the recorded systems prints.
@@ -26,6 +26,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
         arch: Arch::X86_64,
         boot: Boot::Uefi { uri: None },
         secure_boot: false,
+        cpus: 1,
         memory_mib: 256,
         uuid: "3f0b8a51-96a7-4c1e-8a6f-52c1d0e7b302".to_owned(),
         serial: "TORTURE002".to_owned(),
@@ -34,7 +35,7 @@ pub fn boot(disk: &[u8], folder: &Path) -> Result<bool> {
         extra: Vec::new(),
         detached: false,
     };
-    let mut machine = Machine::start(&config, folder)?;
+    let mut machine = qemu::start(&config, folder)?;
     machine.wait_for_console(SHELL, LIMIT)?;
     let started = machine.console()?.contains(GREETING);
     let of_a_gpt = |table: &tables::Table| table.place != Place::Mbr;

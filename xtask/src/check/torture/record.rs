@@ -15,7 +15,7 @@ use slipway_protocol::{Action, Digest, EraseDisk, RunState, Step, StreamImage, V
 use crate::build::image::ImagePaths;
 use crate::host::command::{command, run_quietly};
 use crate::host::{files, packages};
-use crate::lab::qemu::{Boot, Disk, Machine, MachineConfig, Nic, create_disk, drive, firmware};
+use crate::lab::qemu::{self, Boot, Disk, Machine, MachineConfig, Nic, create_disk, drive, firmware};
 use crate::lab::server::Lab;
 use crate::lab::{bootable, tables, write_log};
 
@@ -99,7 +99,7 @@ pub fn record(folder: &Path) -> Result<()> {
     let boot = lab.make_boot_files()?;
     lab.operator(&["node", "add", "--name", NODE, "--uuid", UUID, "--release"])?;
     let plans = plans(&lab, folder, [&image, &other, &mbr, &growing])?;
-    let mut machine = Machine::start(&machine(boot, &disk, &log), &folder.join("machine"))?;
+    let mut machine = qemu::start(&machine(boot, &disk, &log), &folder.join("machine"))?;
     let mut runs: Vec<Run> = Vec::new();
     for plan in plans {
         let began = runs.last().map_or(0, |run| run.end);
@@ -123,6 +123,7 @@ fn machine(boot: ImagePaths, disk: &Path, log: &Path) -> MachineConfig {
         arch: Arch::X86_64,
         boot: Boot::Kernel { vmlinuz: boot.vmlinuz, initramfs: boot.initramfs, cmdline },
         secure_boot: false,
+        cpus: 1,
         memory_mib: 512,
         uuid: UUID.to_owned(),
         serial: "TORTURE001".to_owned(),

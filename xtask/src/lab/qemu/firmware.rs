@@ -6,18 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use slipway_parts::Arch;
+use slipway_qemu::firmware::Firmware;
 
 use crate::host::command::{command, run_quietly};
 use crate::host::{debian, files, python};
-
-use super::escape_commas;
-
-/// Files of a firmware.
-struct Firmware {
-    code: PathBuf,
-    /// Factory default variables.
-    factory: PathBuf,
-}
 
 /// A release of the firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +29,8 @@ impl Release {
     }
 }
 
-fn of(arch: Arch, release: Release) -> Result<Firmware> {
+/// Returns the files of a firmware. What the host does not have is fetched.
+pub fn of(arch: Arch, release: Release) -> Result<Firmware> {
     let (folder, [code, factory]) = match (arch, release) {
         (Arch::X86_64, Release::Host) => ("/usr/share/OVMF".into(), ["OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"]),
         (Arch::X86_64, Release::HostWithSecureBoot) => {
@@ -78,14 +71,16 @@ pub fn variables(path: &Path, arch: Arch, release: Release, boot_uri: Option<&st
     if path.exists() {
         return Ok(());
     }
-    let fresh = path.with_extension("fresh");
-    let factory = of(arch, release)?.factory;
-    fs::copy(&factory, &fresh).with_context(|| format!("copying {}", factory.display()))?;
+    let with_uri = path.with_extension("with-uri");
+    if with_uri.exists() {
+        fs::remove_file(&with_uri).with_context(|| format!("removing {}", with_uri.display()))?;
+    }
+    of(arch, release)?.variables(&with_uri)?;
     if let Some(uri) = boot_uri {
         let tools = python::environment(python::FIRMWARE)?;
-        run_quietly(command(tools.join("virt-fw-vars"), ["--set-boot-uri", uri, "--inplace"]).arg(&fresh))?;
+        run_quietly(command(tools.join("virt-fw-vars"), ["--set-boot-uri", uri, "--inplace"]).arg(&with_uri))?;
     }
-    fs::rename(&fresh, path).with_context(|| format!("creating {}", path.display()))
+    fs::rename(&with_uri, path).with_context(|| format!("creating {}", path.display()))
 }
 
 /// A firmware variable.
@@ -132,12 +127,4 @@ pub fn set(path: &Path, variables: &[Variable]) -> Result<()> {
     files::write(&file, text)?;
     let tools = python::environment(python::FIRMWARE)?;
     run_quietly(command(tools.join("virt-fw-vars"), ["--sb", "--inplace"]).arg(path).arg("--set-json").arg(&file))
-}
-
-/// QEMU's arguments for the two flash chips: code and a machine's variables.
-pub fn drives(variables: &Path, arch: Arch, release: Release) -> Result<[String; 4]> {
-    let drive = "-drive".to_owned();
-    let code = format!("if=pflash,unit=0,format=raw,readonly=on,file={}", escape_commas(&of(arch, release)?.code));
-    let variables = format!("if=pflash,unit=1,format=raw,file={}", escape_commas(variables));
-    Ok([drive.clone(), code, drive, variables])
 }

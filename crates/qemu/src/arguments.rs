@@ -1,14 +1,12 @@
 //! The command line of QEMU for a machine.
 
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::Result;
 use slipway_parts::Arch;
 
-use crate::host::packages;
-
-use super::firmware::Release;
-use super::{Boot, MachineConfig, escape_commas, firmware};
+use crate::config::{Boot, MachineConfig};
+use crate::escape;
 
 /// Name of QEMU's program.
 pub(super) fn program(arch: Arch) -> &'static str {
@@ -18,12 +16,20 @@ pub(super) fn program(arch: Arch) -> &'static str {
     }
 }
 
-/// The Debian packages with QEMU and the firmware.
-pub(super) fn packages(arch: Arch) -> &'static [&'static str] {
-    match arch {
-        Arch::X86_64 => packages::QEMU,
-        Arch::Aarch64 => packages::QEMU_ARM64,
-    }
+/// A command that starts QEMU, whose messages are English.
+pub(super) fn command(arch: Arch) -> Command {
+    let mut command = Command::new(program(arch));
+    command.env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE");
+    command
+}
+
+/// What is said if QEMU cannot be started.
+pub(super) fn missing(arch: Arch) -> String {
+    let package = match arch {
+        Arch::X86_64 => "qemu-system-x86",
+        Arch::Aarch64 => "qemu-system-arm",
+    };
+    format!("starting {}, which is in Debian's package {package}", program(arch))
 }
 
 /// The board, which QEMU calls machine.
@@ -41,15 +47,14 @@ pub(super) fn of(
     variables: &Path,
     log: &Path,
     sockets: &Path,
-) -> Result<Vec<String>> {
+) -> Vec<String> {
     let mut arguments: Vec<String> = accel.map(str::to_owned).to_vec();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
-    // One processor, because under TCG firmware and kernel are slower with two.
     add(&[
         "-machine",
         &if config.secure_boot { format!("{},smm=on", board(config.arch)) } else { board(config.arch).to_owned() },
         "-smp",
-        "1",
+        &config.cpus.to_string(),
         "-m",
         &config.memory_mib.to_string(),
         "-nodefaults",
@@ -62,13 +67,13 @@ pub(super) fn of(
         "-smbios",
         &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial),
     ]);
-    let (console, log) = (escape_commas(&sockets.join("console")), escape_commas(log));
+    let (console, log) = (escape::commas(&sockets.join("console")), escape::commas(log));
     add(&["-chardev", &format!("socket,id=console,path={console},server=on,wait=off,logfile={log},logappend=on")]);
     add(&[
         "-serial",
         "chardev:console",
         "-qmp",
-        &format!("unix:{},server=on,wait=off", escape_commas(&sockets.join("qmp"))),
+        &format!("unix:{},server=on,wait=off", escape::commas(&sockets.join("qmp"))),
     ]);
     add(&["-device", "virtio-rng-pci"]);
     if config.secure_boot {
@@ -80,23 +85,15 @@ pub(super) fn of(
         add(&["-boot", "menu=on,splash-time=0"]);
     }
     match &config.boot {
-        Boot::Uefi { .. } | Boot::NewerUefi { .. } => {
-            let release = match config.boot {
-                Boot::NewerUefi { .. } => Release::Newer,
-                _ => Release::of_host(config.secure_boot),
-            };
-            add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
-            // Nothing answers PXE on this network, and waiting for an answer would take a minute.
-            for protocol in ["IPv4PXESupport", "IPv6PXESupport"] {
+        Boot::Uefi { firmware, pxe } => {
+            add(&firmware.drives(variables).each_ref().map(String::as_str));
+            // Where nothing answers PXE, waiting for an answer takes a minute.
+            let off: &[&str] = if *pxe { &["IPv6PXESupport"] } else { &["IPv4PXESupport", "IPv6PXESupport"] };
+            for protocol in off {
                 add(&["-fw_cfg", &format!("name=opt/org.tianocore/{protocol},string=n")]);
             }
         }
-        Boot::UefiPxe => {
-            let release = Release::of_host(config.secure_boot);
-            add(&firmware::drives(variables, config.arch, release)?.each_ref().map(String::as_str));
-            add(&["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
-        }
-        Boot::BiosPxe => add(&["-boot", "n"]),
+        Boot::Bios { pxe } => add(&["-boot", if *pxe { "order=c,once=n" } else { "order=c" }]),
         Boot::Kernel { vmlinuz, initramfs, cmdline } => {
             add(&["-kernel", &vmlinuz.to_string_lossy(), "-initrd", &initramfs.to_string_lossy(), "-append", cmdline]);
         }
@@ -104,16 +101,17 @@ pub(super) fn of(
     for (index, disk) in config.disks.iter().enumerate() {
         add(&[
             "-drive",
-            &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", escape_commas(&disk.path)),
+            &format!("if=none,id=disk{index},format=raw,discard=unmap,file={}", escape::commas(&disk.path)),
         ]);
         add(&["-device", &format!("virtio-blk-pci,drive=disk{index},serial={}", disk.serial)]);
     }
     for (index, nic) in config.nics.iter().enumerate() {
         let bootfile = nic.bootfile.as_ref().map(|url| format!(",bootfile={}", url.replace(',', ",,")));
         add(&["-netdev", &format!("user,id=net{index}{}", bootfile.unwrap_or_default())]);
-        // No option ROM: Debian's QEMU would load one from 2019, and the firmware has its own drivers.
-        add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={},romfile=", nic.mac)]);
+        // UEFI firmware has its own drivers, and would load an option ROM of Debian's QEMU that is from 2019.
+        let rom = if matches!(config.boot, Boot::Bios { pxe: true }) { "" } else { ",romfile=" };
+        add(&["-device", &format!("virtio-net-pci,id=nic{index},netdev=net{index},mac={}{rom}", nic.mac)]);
     }
     arguments.extend(config.extra.iter().cloned());
-    Ok(arguments)
+    arguments
 }

@@ -1,13 +1,14 @@
-//! Disks with special behaviour, as arguments for [`super::MachineConfig::extra`].
+//! Disks with special behaviour, as arguments for [`crate::MachineConfig::extra`].
 
 use std::path::Path;
 
-use super::{Disk, escape_commas};
+use crate::config::Disk;
+use crate::escape;
 
 /// Returns the arguments for a disk with a volatile cache. Its requests are recorded in a log file, which must exist
-/// and be empty, in the format of [`crate::lab::write_log`].
+/// and be empty, in the format of dm-log-writes (drivers/md/dm-log-writes.c in the Linux kernel).
 pub fn logged(disk: &Disk, log: &Path) -> Vec<String> {
-    let (name, log) = (&disk.serial, escape_commas(log));
+    let (name, log) = (&disk.serial, escape::commas(log));
     let log = format!("driver=file,node-name={name}-log,filename={log}");
     let layer = format!("driver=blklogwrites,file={name}-content,log={name}-log,log-sector-size=512");
     attach(disk, &[&log], &layer, "write-cache=on")
@@ -26,7 +27,7 @@ pub fn faulty(disk: &Disk, rules: &[&str]) -> Vec<String> {
 /// Returns the arguments for a disk below another block driver, whose options are `layer`.
 fn attach(disk: &Disk, nodes: &[&str], layer: &str, options: &str) -> Vec<String> {
     let name = &disk.serial;
-    let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", escape_commas(&disk.path));
+    let content = format!("driver=file,node-name={name}-content,discard=unmap,filename={}", escape::commas(&disk.path));
     let layer = format!("{layer},node-name={name}-layer");
     let device = format!("virtio-blk-pci,id={name},serial={name},drive={name}-layer,{options}");
     let nodes = std::iter::once(content.as_str()).chain(nodes.iter().copied()).chain([layer.as_str()]);

@@ -1,5 +1,5 @@
 //! Chooses the accelerator. `/dev/kvm` may exist and still hang every guest (in a nested, emulated KVM), so it is tried
-//! once and the result is cached.
+//! once, and the caller keeps the answer.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -8,13 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use slipway_parts::Arch;
 
-use crate::host::cache::{self, Key};
-use crate::host::command::{command, stdout};
-
-use super::arguments::{board, program};
-use super::console::Console;
-use super::firmware::Release;
-use super::{POLL, firmware};
+use crate::arguments::{board, command, missing};
+use crate::console::Console;
+use crate::firmware::Firmware;
+use crate::qmp::POLL;
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,42 +41,46 @@ const PROBE: Duration = Duration::from_secs(10);
 /// instructions that fail in a half-working KVM.
 const ALIVE: &str = "UEFI Interactive Shell";
 
-/// Chooses the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`) if it is set, else KVM if a guest runs under it, else TCG. An
-/// architecture other than the host's is always translated.
-pub fn choose(arch: Arch) -> Result<Accel> {
+/// Returns the accelerator as far as nothing has to be tried: the value of `SLIPWAY_ACCEL` (`kvm` or `tcg`) if it is
+/// set; TCG for another architecture than the host's, and where KVM cannot be opened. `None` if KVM has to be tried.
+pub fn known(arch: Arch) -> Result<Option<Accel>> {
     if !arch.is_of_host() {
-        return Ok(Accel::Tcg);
+        return Ok(Some(Accel::Tcg));
     }
     match std::env::var("SLIPWAY_ACCEL").as_deref() {
-        Ok("kvm") => return Ok(Accel::Kvm),
-        Ok("tcg") => return Ok(Accel::Tcg),
+        Ok("kvm") => Ok(Some(Accel::Kvm)),
+        Ok("tcg") => Ok(Some(Accel::Tcg)),
         Ok(other) => bail!("reading SLIPWAY_ACCEL {other:?}: must be kvm or tcg"),
-        Err(_) if File::options().read(true).write(true).open("/dev/kvm").is_err() => return Ok(Accel::Tcg),
-        Err(_) => {}
+        Err(_) if File::options().read(true).write(true).open("/dev/kvm").is_err() => Ok(Some(Accel::Tcg)),
+        Err(_) => Ok(None),
     }
-    let processor = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
-    let key = Key::new("accel-2")
-        .with("kernel", stdout(&mut command("uname", ["-rv"]))?)
-        .with("qemu", stdout(&mut command(program(arch), ["--version"]))?)
-        .with("processor", processor.lines().find(|line| line.starts_with("model name")).unwrap_or_default());
-    let folder = cache::keyed("accel", key, |folder| {
-        let answer = if lives_under_kvm(arch)? { "kvm" } else { "tcg" };
-        eprintln!("guests run under {answer}");
-        fs::write(folder.join("answer"), answer).context("writing the answer")
-    })?;
-    let answer = fs::read_to_string(folder.join("answer")).context("reading the answer")?;
-    Ok(if answer == "kvm" { Accel::Kvm } else { Accel::Tcg })
 }
 
-fn lives_under_kvm(arch: Arch) -> Result<bool> {
+/// Describes what the answer of [`try_kvm`] depends on: the host's kernel, QEMU, and the processor.
+pub fn host(arch: Arch) -> Result<[(&'static str, String); 3]> {
+    let kernel = fs::read_to_string("/proc/version").context("reading /proc/version")?;
+    let qemu = command(arch).arg("--version").output().with_context(|| missing(arch))?;
+    let processor = fs::read_to_string("/proc/cpuinfo").context("reading /proc/cpuinfo")?;
+    let processor = processor.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    let qemu = String::from_utf8_lossy(&qemu.stdout).into_owned();
+    Ok([("kernel", kernel), ("qemu", qemu), ("processor", processor.to_owned())])
+}
+
+/// Tries whether a guest runs under KVM, which takes up to ten seconds.
+pub fn try_kvm(arch: Arch, firmware: &Firmware) -> Result<Accel> {
+    Ok(if lives_under_kvm(arch, firmware)? { Accel::Kvm } else { Accel::Tcg })
+}
+
+fn lives_under_kvm(arch: Arch, firmware: &Firmware) -> Result<bool> {
     let folder = tempfile::tempdir().context("creating a temporary folder")?;
     let (log, variables) = (folder.path().join("log"), folder.path().join("vars.fd"));
-    firmware::variables(&variables, arch, Release::Host, None)?;
-    let mut qemu = command(program(arch), ["-machine", board(arch), "-m", "256", "-display", "none", "-nodefaults"]);
-    qemu.args(firmware::drives(&variables, arch, Release::Host)?).args(Accel::Kvm.arguments(arch));
+    firmware.variables(&variables)?;
+    let mut qemu = command(arch);
+    qemu.args(["-machine", board(arch), "-m", "256", "-display", "none", "-nodefaults"]);
+    qemu.args(firmware.drives(&variables)).args(Accel::Kvm.arguments(arch));
     qemu.arg("-serial").arg(format!("file:{}", log.display()));
     let mut probe =
-        qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("starting QEMU")?;
+        qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| missing(arch))?;
     let mut console = Console::new(&log);
     let mut lives = false;
     for _ in 0..PROBE.as_millis() / POLL.as_millis() {

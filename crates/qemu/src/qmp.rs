@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::POLL;
-
+/// Polling interval.
+pub const POLL: Duration = Duration::from_millis(50);
 /// Time limit for an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 

@@ -32,6 +32,13 @@ impl Console {
         }
     }
 
+    /// Returns the last `lines` lines.
+    pub fn end(&self, lines: usize) -> Result<String> {
+        let text = self.text()?;
+        let all: Vec<&str> = text.trim_end().lines().collect();
+        Ok(all[all.len().saturating_sub(lines)..].join("\n"))
+    }
+
     /// Whether the text appears after the last match.
     pub fn find(&mut self, wanted: &str) -> Result<bool> {
         let text = self.text()?;

@@ -1,0 +1,18 @@
+//! Whole machines in QEMU: firmware or one of our kernels, disks in files, and network cards on QEMU's user network,
+//! where this host's loopback is 10.0.2.2.
+//!
+//! What is needed comes from packages that are installed, or from paths that the caller gives. An error names the
+//! package that is missing.
+
+pub mod accel;
+mod arguments;
+mod config;
+mod console;
+pub mod drive;
+mod escape;
+pub mod firmware;
+mod machine;
+mod qmp;
+
+pub use config::{Boot, Disk, MachineConfig, Nic, create_disk};
+pub use machine::Machine;
