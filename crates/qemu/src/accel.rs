@@ -2,6 +2,7 @@
 //! once, and the caller keeps the answer.
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -69,6 +70,25 @@ pub fn host(arch: Arch) -> Result<[(&'static str, String); 3]> {
 /// Tries whether a guest runs under KVM, which takes up to ten seconds.
 pub fn try_kvm(arch: Arch, firmware: &Firmware) -> Result<Accel> {
     Ok(if lives_under_kvm(arch, firmware)? { Accel::Kvm } else { Accel::Tcg })
+}
+
+/// Chooses as [`known`] says, or else tries KVM. A file remembers the answer, and what it depends on.
+pub fn choose(arch: Arch, memory: &Path) -> Result<Accel> {
+    if let Some(known) = known(arch)? {
+        return Ok(known);
+    }
+    let host = host(arch)?.map(|(name, value)| format!("{name}: {}\n", value.trim())).concat();
+    let is = |answer: &str| format!("{answer}\n{host}");
+    let remembered = fs::read_to_string(memory).unwrap_or_default();
+    for (answer, accel) in [("kvm", Accel::Kvm), ("tcg", Accel::Tcg)] {
+        if remembered == is(answer) {
+            return Ok(accel);
+        }
+    }
+    let accel = try_kvm(arch, &Firmware::of_host(arch)?)?;
+    let answer = if accel == Accel::Kvm { "kvm" } else { "tcg" };
+    fs::write(memory, is(answer)).with_context(|| format!("writing {}", memory.display()))?;
+    Ok(accel)
 }
 
 fn lives_under_kvm(arch: Arch, firmware: &Firmware) -> Result<bool> {

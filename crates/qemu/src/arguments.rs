@@ -65,7 +65,7 @@ pub(super) fn of(
         "-uuid",
         &config.uuid,
         "-smbios",
-        &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial),
+        &format!("type=1,manufacturer=QEMU,product=slipway,serial={}", config.serial.replace(',', ",,")),
     ]);
     let (console, log) = (escape::commas(&sockets.join("console")), escape::commas(log));
     add(&["-chardev", &format!("socket,id=console,path={console},server=on,wait=off,logfile={log},logappend=on")]);

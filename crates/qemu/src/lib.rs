@@ -11,8 +11,11 @@ mod console;
 pub mod drive;
 mod escape;
 pub mod firmware;
+pub mod lasting;
 mod machine;
+pub mod nvram;
 mod qmp;
+mod tpm;
 
 pub use config::{Boot, Disk, MachineConfig, Nic, create_disk};
 pub use machine::Machine;

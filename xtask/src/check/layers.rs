@@ -62,7 +62,10 @@ pub(super) const MODULES: &[(&str, &str)] = &[
         "gpt, kind, network, uki < config, iso < machine_settings < measurements < judge, manifest < build",
     ),
     ("crates/tpm", "wire < device, judge"),
-    ("crates/qemu", "console, escape, qmp < firmware < config < arguments, drive < accel < machine"),
+    (
+        "crates/qemu",
+        "console, escape, nvram, qmp, tpm < firmware < config < arguments, drive < accel < lasting, machine",
+    ),
     ("crates/pxe", "counters, error < dhcp, interface < probe, proxy, tftp"),
     ("actions", "error, report, sys, text < machine, random < disk < fetch < stream < target < action < host, fuzzing"),
     ("init", "confine, drivers < network, pid1, screen < all_disks < installer < cli"),
