@@ -10,5 +10,6 @@ pub mod keep;
 mod next;
 pub mod password;
 pub mod provider;
+pub mod qemu;
 pub mod redfish;
 pub mod wanted;

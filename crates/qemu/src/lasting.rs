@@ -28,6 +28,7 @@ use rustix::process::{Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pi
 use crate::accel::Accel;
 use crate::arguments;
 use crate::config::{Boot, MachineConfig};
+use crate::console::Console;
 use crate::tpm;
 
 const PID_FILE: &str = "qemu.pid";
@@ -100,6 +101,11 @@ pub fn find(folder: &Path) -> Result<Option<Lasting>> {
     };
     // Whoever held the lock may have ended before its process was opened.
     Ok((holder()? == Some(pid)).then(|| Lasting { folder: folder.to_owned(), pid, process }))
+}
+
+/// Returns what the machine of a folder wrote to its serial port, over all starts, without terminal control sequences.
+pub fn console(folder: &Path) -> Result<String> {
+    Console::new(&folder.join("console.log")).text()
 }
 
 impl Lasting {

@@ -13,6 +13,7 @@
 //! operator-token        token of the first operator of the HTTPS API
 //! secure-boot.json      keys for UEFI Secure Boot, if the site has any
 //! images/sha256/HEX     images, by the digest of the delivered file, unless they are in a bucket
+//! machines/NODE         virtual machines of the server: disk, console, variables of their firmware
 //! images/captures/RUN   disk images that a run is uploading
 //! ```
 //!
@@ -100,6 +101,29 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for Place {
     fn from(root: &P) -> Self {
         Self { root: root.as_ref().to_owned(), ..Self::default() }
     }
+}
+
+/// Returns the process that serves a data folder, as long as it runs.
+pub fn served_by(root: &Path) -> Result<Option<u32>, Error> {
+    let path = root.join(SERVE_LOCK);
+    let failed = |doing| {
+        let path = path.clone();
+        move |source| Error::File { doing, path, source }
+    };
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("opening")(error)),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => return Ok(None),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
+    }
+    let holder = fs::read_to_string(&path).map_err(failed("reading"))?;
+    let number = holder.strip_prefix("process ").and_then(|rest| rest.split_once(','));
+    let starting = || Error::refused(ErrorCode::Conflict, format!("a server is just starting on {root:?}: try again"));
+    number.and_then(|(number, _)| number.parse().ok()).map(Some).ok_or_else(starting)
 }
 
 impl DataDir {

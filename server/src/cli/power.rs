@@ -78,6 +78,7 @@ Examples:
 --password-file bmc.password
   slipway-server node power set web2 --hook wake-on-lan --option broadcast=192.0.2.255
   slipway-server node power set web3 --url https://192.0.2.73 --username slipway --password-file bmc.password
+  slipway-server node power set web4 --provider qemu --option memory=1G --option disk=8G
   slipway-server node power set web1 --mode recorder
   slipway-server node power set web1 --provider none")]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true)))]
@@ -90,7 +91,8 @@ pub struct PowerSet {
     /// Hook that switches the machine: a program in a folder of hooks on each server, such as /etc/slipway/power.
     #[arg(long, value_name = "NAME", group = "what")]
     hook: Option<String>,
-    /// What the hook is told; may be given several times, and replaces what it was told before.
+    /// What the hook is told, or what a virtual machine consists of; may be given several times, and replaces the
+    /// options from before.
     #[arg(long = "option", value_name = "KEY=VALUE", value_parser = option, group = "what")]
     options: Vec<(String, String)>,
     /// Remove what the hook is told.
@@ -168,7 +170,8 @@ pub async fn run(store: &Store, command: PowerCommand) -> anyhow::Result<()> {
     }
 }
 
-fn option(text: &str) -> Result<(String, String), String> {
+/// Parses an option: `KEY=VALUE`.
+pub fn option(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("an option is given as KEY=VALUE, such as ip=192.0.2.71")?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -276,7 +279,9 @@ fn lines(node: &NodeStatus, power: &NodePower) -> String {
             rows.extend(redfish_rows(redfish));
         }
         rows.extend(power.options.iter().map(|(key, value)| ("Option", format!("{key}={}", line(value)))));
-        rows.push(("Password", if power.has_password { "kept" } else { "none" }.to_owned()));
+        if power.provider != PowerProvider::Qemu {
+            rows.push(("Password", if power.has_password { "kept" } else { "none" }.to_owned()));
+        }
         rows.push(("Mode", word(&power.mode)));
         rows.push(("Limit", duration::words(Duration::from_secs(power.limit_seconds.into()))));
         let at = power.state_at.map(|at| format!(", as of {}", utc(at))).unwrap_or_default();

@@ -48,6 +48,8 @@ use crate::node::watcher::Watcher;
 use crate::operate::{self, site_keys};
 use crate::page;
 use crate::power;
+use crate::power::provider::Means;
+use crate::power::qemu::Machines;
 use crate::site::presence::Presence;
 use crate::site::retention;
 use crate::store;
@@ -325,6 +327,8 @@ impl Server {
                 run(metrics, api::metrics_router(Arc::clone(app))).await;
             }
         };
+        let machines = Machines::new(&app.data, boot_address);
+        let means = Means { store: &app.store, folders: &self.power_hooks, machines: &machines };
         let stop = async {
             shutdown.await;
             tracing::info!("stopping");
@@ -342,7 +346,7 @@ impl Server {
             () = app.watcher.follow() => {}
             () = retention::keep(&app.store) => {}
             () = noticing::keep(&app.store, self.presence.id()) => {}
-            () = power::keep::keep(&app.store, &self.power_hooks, self.presence.id()) => {}
+            () = power::keep::keep(means, self.presence.id()) => {}
             () = outdated::keep(&app.store, &app.data, app.boot.as_deref(), self.presence.id()) => {}
             () = follow::keep(&app.store, app.boot.as_deref(), &app.health.readiness) => {}
             () = app.contacts.keep_stored(&app.store) => {}

@@ -14,7 +14,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::{did, known_node};
 use crate::base::error::Error;
 use crate::power::redfish::{self, trust};
-use crate::power::{ask, hook, password};
+use crate::power::{ask, hook, password, qemu};
 use crate::store::history::NewEvent;
 use crate::store::nodes::Node;
 use crate::store::power::{self, By, Power, Settings};
@@ -45,7 +45,8 @@ pub struct PowerChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
     pub hook: Option<String>,
-    /// What the hook is told, such as the address of the machine's BMC. The options replace those that it was told.
+    /// What the hook is told, such as the address of the machine's BMC, or what a virtual machine consists of. The
+    /// options replace those from before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = options, required = false)]
     pub options: Option<BTreeMap<String, String>>,
@@ -145,6 +146,7 @@ pub async fn change_power(store: &Store, reference: &str, change: PowerChange) -
     let what = match &changed.settings.by {
         By::Command { hook, .. } => format!("the hook {hook:?} switches the power of the machine"),
         By::Redfish(settings) => format!("the BMC at {} switches the power of the machine", settings.url),
+        By::Qemu { .. } => "the machine is a virtual one of the server".to_owned(),
     };
     let how = match changed.settings.mode {
         PowerMode::Real => "",
@@ -162,7 +164,11 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
     let limit_seconds = change.limit_seconds.or(before.as_ref().map(|before| before.limit_seconds));
     let mode = change.mode.or(before.as_ref().map(|before| before.mode));
     let by = provider(before.as_ref().map(|before| &before.by), &change)?;
-    let limit = if matches!(by, By::Redfish(_)) { redfish::LIMIT } else { hook::LIMIT };
+    let limit = match by {
+        By::Command { .. } => hook::LIMIT,
+        By::Redfish(_) => redfish::LIMIT,
+        By::Qemu { .. } => qemu::LIMIT,
+    };
     let settings = Settings { mode: mode.unwrap_or_default(), limit_seconds: limit_seconds.unwrap_or(limit), by };
     if !(1..=hook::MAX_LIMIT).contains(&settings.limit_seconds) {
         return Err(invalid(format!("the limit is 1 to {} seconds", hook::MAX_LIMIT)));
@@ -170,6 +176,7 @@ fn changed(store: &Store, node: &Node, known: Option<Power>, change: PowerChange
     let kept = known.as_ref().and_then(|power| power.password.clone());
     let is_same = |before: &Settings| goes_to_the_same(&before.by, &settings.by);
     let password = match change.password {
+        None if matches!(settings.by, By::Qemu { .. }) => None,
         Some(password) if password.is_empty() => None,
         Some(password) => {
             check_value("password", password.reveal(), MAX_VALUE)?;
@@ -199,6 +206,16 @@ fn goes_to_the_same(before: &By, after: &By) -> bool {
 
 /// Returns what switches the machine after a change. It may be another provider than before.
 fn provider(before: Option<&By>, change: &PowerChange) -> Result<By, Error> {
+    if let Some(options) = virtual_options(before, change) {
+        if change.hook.is_some()
+            || change.redfish.is_some()
+            || change.password.as_ref().is_some_and(|given| !given.is_empty())
+        {
+            return Err(invalid("a virtual machine has neither a hook nor a BMC, and no password: leave them out"));
+        }
+        qemu::Profile::parse(&options).map_err(invalid)?;
+        return Ok(By::Qemu { options });
+    }
     let is_command =
         change.provider == Some(PowerProvider::Command) || change.hook.is_some() || change.options.is_some();
     let is_redfish = change.provider == Some(PowerProvider::Redfish) || change.redfish.is_some();
@@ -232,6 +249,21 @@ fn provider(before: Option<&By>, change: &PowerChange) -> Result<By, Error> {
             Err(invalid("name what switches the machine: a hook (--hook), or its BMC (--url, --username)"))
         }
     }
+}
+
+/// Returns the options of a machine that is a virtual one after a change.
+fn virtual_options(before: Option<&By>, change: &PowerChange) -> Option<BTreeMap<String, String>> {
+    let kept = match before {
+        Some(By::Qemu { options }) => Some(options.clone()),
+        _ => None,
+    };
+    let is_other = change.hook.is_some() || change.redfish.is_some();
+    match change.provider {
+        Some(PowerProvider::Qemu) => {}
+        None if kept.is_some() && !is_other => {}
+        _ => return None,
+    }
+    Some(change.options.clone().or(kept).unwrap_or_default())
 }
 
 fn check_redfish(settings: &Redfish) -> Result<(), Error> {

@@ -129,15 +129,19 @@ fn change_of(fields: &Fields) -> Result<PowerChange, Error> {
         let (key, value) = text.split_once('=').ok_or_else(wrong)?;
         options.insert(key.to_owned(), value.to_owned());
     }
-    let is_redfish = fields.text("provider") == "redfish";
+    let (is_redfish, is_qemu) = (fields.text("provider") == "redfish", fields.text("provider") == "qemu");
     let limit = fields.given("limit").map(|text| duration::parse(&text)).transpose().map_err(invalid)?;
     // As it was typed: blanks may belong to it.
     let password =
         fields.all("password").next().filter(|text| !text.is_empty()).map(|text| Secret::from(text.to_owned()));
     Ok(PowerChange {
-        provider: Some(if is_redfish { PowerProvider::Redfish } else { PowerProvider::Command }),
+        provider: Some(match fields.text("provider") {
+            "redfish" => PowerProvider::Redfish,
+            "qemu" => PowerProvider::Qemu,
+            _ => PowerProvider::Command,
+        }),
         mode: MODES.iter().find(|(word, ..)| fields.text("mode") == *word).map(|(_, mode, _)| *mode),
-        hook: (!is_redfish).then(|| fields.text("hook").to_owned()),
+        hook: (!is_redfish && !is_qemu).then(|| fields.text("hook").to_owned()),
         options: (!is_redfish).then_some(options),
         redfish: is_redfish.then(|| redfish_of(fields)),
         password: password.or_else(|| fields.ticked("no_password").then(Secret::default)),
@@ -171,6 +175,9 @@ fn as_fields(power: Option<&NodePower>) -> Fields {
         ("limit", format!("{}s", power.limit_seconds)),
     ] {
         fields.push(name.to_owned(), text);
+    }
+    if power.provider == PowerProvider::Qemu {
+        fields.push("provider".to_owned(), "qemu".to_owned());
     }
     if let Some(redfish) = &power.redfish {
         for (name, text) in [
@@ -302,13 +309,15 @@ fn by_redfish(fields: &Fields) -> Markup {
 fn by_hook(fields: &Fields) -> Markup {
     html! {
         fieldset {
-            legend { "By a hook" }
+            legend { "By a hook, or as a virtual machine" }
             (forms::field("hook", "Hook", "Such as ipmi or wake-on-lan: its name in /etc/slipway/power.", fields))
             label { "Options"
                 textarea name="options" rows="3" spellcheck="false" aria-describedby="options-hint" {
                     (fields.text("options"))
                 }
-                span.hint id="options-hint" { "One on each line, such as ip=192.0.2.71 or username=slipway." }
+                span.hint id="options-hint" {
+                    "One on each line, such as ip=192.0.2.71; for a virtual machine memory=1G or disk=8G."
+                }
             }
         }
     }
@@ -326,6 +335,9 @@ fn settings(frame: &Frame, node: &NodeStatus, fields: &Fields) -> Markup {
                 select name="provider" {
                     option value="command" { "a hook: a program on the server's host" }
                     option value="redfish" selected[fields.text("provider") == "redfish"] { "its BMC, by Redfish" }
+                    option value="qemu" selected[fields.text("provider") == "qemu"] {
+                        "the server itself: it is a virtual machine"
+                    }
                     option value="none" selected[fields.text("provider") == "none"] { "nothing" }
                 }
             }

@@ -1,7 +1,6 @@
 //! Does what was asked for, on one server of the site at a time.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -20,7 +19,7 @@ use crate::base::time::{Millis, now};
 use crate::site::leases::Lease;
 use crate::store::history::{self, NewEvent};
 use crate::store::power::{self, Act, Power};
-use crate::store::{self, Connection, Store, clock, nodes};
+use crate::store::{self, Connection, clock, nodes};
 
 /// Name of the lease of the server that switches machines.
 const LEASE: &str = "power";
@@ -41,13 +40,12 @@ const AT_ONCE: usize = 32;
 const ATTEMPTS: u32 = 3;
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// Does what is asked for, as long as the server runs, if no other server does. `server` is the id of this one; hooks
-/// are looked for in `folders`.
-pub async fn keep(store: &Store, folders: &[PathBuf], server: &str) {
+/// Does what is asked for, as long as the server runs, if no other server does. `server` is the id of this one.
+pub async fn keep(means: Means<'_>, server: &str) {
     loop {
-        let lease = Lease::new(store, LEASE, server);
+        let lease = Lease::new(means.store, LEASE, server);
         let held = lease.wait().await;
-        let (means, turns) = (Means { store, folders }, Semaphore::new(AT_ONCE));
+        let turns = Semaphore::new(AT_ONCE);
         let here = Here { means, lease: &lease, since: Instant::now(), turns };
         // It ends when the lease is lost, as in an outage of the database.
         let _: Option<()> = held.during(here.work()).await;

@@ -10,6 +10,7 @@ use slipway_protocol::{PowerState, Redfish, Secret};
 use tokio::time::timeout;
 
 use super::hook::{self, Call, Ended, Failure};
+use super::qemu::{self, Machines, Profile};
 use super::{password, redfish};
 use crate::store::Store;
 use crate::store::nodes::Node;
@@ -25,6 +26,8 @@ pub struct Means<'a> {
     pub store: &'a Store,
     /// Where hooks are looked for in turn.
     pub folders: &'a [PathBuf],
+    /// The virtual machines of this server.
+    pub machines: &'a Machines,
 }
 
 /// Asks whether a machine is on. `None` if its provider cannot tell.
@@ -44,6 +47,7 @@ pub async fn look(means: Means<'_>, power: &Power, node: &Node) -> Result<Option
             let password = password.unwrap_or_default();
             in_time(power, (settings, &password), redfish::look(settings, &password, node)).await.map(Some)
         }
+        By::Qemu { .. } => qemu::look(means.machines, node, limit(power)).await.map(Some),
     }
 }
 
@@ -60,7 +64,15 @@ pub async fn tell(means: Means<'_>, power: &Power, node: &Node, to: PowerState, 
             let password = password.unwrap_or_default();
             in_time(power, (settings, &password), redfish::tell(settings, &password, node, to, is_boot)).await
         }
+        By::Qemu { options } => {
+            let profile = Profile::parse(options).map_err(Failure::lasting)?;
+            qemu::tell(means.machines, &profile, node, to, is_boot, limit(power)).await
+        }
     }
+}
+
+fn limit(power: &Power) -> Duration {
+    Duration::from_secs(power.settings.limit_seconds.into())
 }
 
 fn open(means: Means<'_>, power: &Power) -> Result<Option<Secret>, Failure> {

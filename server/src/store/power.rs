@@ -38,6 +38,11 @@ pub enum By {
     },
     /// The machine's BMC.
     Redfish(Redfish),
+    /// The server, which has the machine in QEMU.
+    Qemu {
+        /// What the machine consists of.
+        options: BTreeMap<String, String>,
+    },
 }
 
 /// What was asked for, and how far it is.
@@ -116,6 +121,7 @@ impl Power {
         let (provider, hook, options, redfish) = match by {
             By::Command { hook, options } => (PowerProvider::Command, Some(hook), options, None),
             By::Redfish(settings) => (PowerProvider::Redfish, None, BTreeMap::new(), Some(settings)),
+            By::Qemu { options } => (PowerProvider::Qemu, None, options, None),
         };
         NodePower {
             provider,

@@ -26,7 +26,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("actions", &["protocol", "formats", "user-data", "tpm"]),
     ("installer", &["protocol", "formats", "user-data", "parts", "actions", "tpm"]),
     ("init", &["protocol", "formats", "user-data", "actions", "installer"]),
-    ("server", &["protocol", "formats", "user-data", "parts", "secure-boot", "media", "tpm", "pxe"]),
+    ("server", &["protocol", "formats", "user-data", "parts", "secure-boot", "media", "tpm", "pxe", "qemu"]),
     ("tests", &["protocol", "actions", "installer", "server"]),
     ("xtask", &["protocol", "parts", "qemu"]),
     ("qemu-tests", &["protocol", "formats", "parts", "secure-boot", "media", "xtask"]),

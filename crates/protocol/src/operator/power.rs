@@ -18,6 +18,8 @@ pub enum PowerProvider {
     Command,
     /// The machine's BMC, by Redfish.
     Redfish,
+    /// The server itself, which has the machine in QEMU on its host.
+    Qemu,
 }
 
 /// What a machine boots once by Redfish.
@@ -211,7 +213,8 @@ pub struct NodePower {
     /// The name of the hook. Present if the provider is `command`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<String>,
-    /// What the hook is told, such as the address of the machine's BMC. The password is left out.
+    /// What the hook is told, such as the address of the machine's BMC, or what a virtual machine consists of. The
+    /// password is left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
     /// How its BMC is reached. Present if the provider is `redfish`.
