@@ -12,6 +12,7 @@ mod events;
 mod host_keys;
 mod image_add;
 mod keys;
+mod lab;
 mod limits;
 mod lists;
 pub mod log;
@@ -64,6 +65,7 @@ use run::RunCommand;
 use server::ServerCommand;
 use token::TokenCommand;
 
+pub use lab::check::CheckFailed;
 pub use status::wait::Unreached;
 
 /// Heading of the options that all commands have.
@@ -105,6 +107,9 @@ pub struct Arguments {
 pub enum Command {
     /// Run the server.
     Serve(serve::Options),
+    /// Try slipway, or an image, on virtual machines of this host, with a server of their own.
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
     /// Register, release and show machines.
     #[command(subcommand)]
     Node(NodeCommand),
@@ -269,6 +274,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn run_on(place: &Place, command: Command) -> anyhow::Result<()> {
     let command = match command {
         Command::Serve(options) => return serve::run(place.clone(), options).await,
+        Command::Lab(command) => return lab::run(command).await,
         Command::Restore(options) => return backup::restore(place, options).await,
         Command::Media(command) => return boot_files::run(place, command).await,
         Command::Database(command) => return database::run(place, command).await,
@@ -338,6 +344,7 @@ async fn on_store(store: &Store, data: &DataDir, command: Command) -> anyhow::Re
         Command::Ca(options) => ca::run(store, data, options).await,
         Command::Keys(command) => keys::run(store, data, command).await,
         Command::Serve(_)
+        | Command::Lab(_)
         | Command::Restore(_)
         | Command::Media(_)
         | Command::Database(_)
@@ -471,7 +478,7 @@ mod tests {
         let found = examples(&Arguments::command(), "slipway-server");
         let mut with_examples: Vec<&str> = found.iter().map(|(names, _)| names.as_str()).collect();
         with_examples.dedup();
-        assert_eq!(with_examples.len(), 31, "{with_examples:?}");
+        assert_eq!(with_examples.len(), 33, "{with_examples:?}");
         let digest = format!("sha256:{}", "0".repeat(64));
         for (names, line) in &found {
             assert!(line.starts_with(names), "{line}");

@@ -32,7 +32,8 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("slipway-server: {}", Failure::of(&*error).in_one_line());
             let unreached = error.downcast_ref::<cli::Unreached>();
-            unreached.map_or(ExitCode::FAILURE, |unreached| ExitCode::from(unreached.status))
+            let check = error.downcast_ref::<cli::CheckFailed>().map(|check| check.status);
+            unreached.map(|unreached| unreached.status).or(check).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }

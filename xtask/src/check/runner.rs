@@ -72,7 +72,8 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Whole-machine tests that take longer than two minutes, and therefore take turns: every second commit runs one. Each
 /// is followed by the system that no other test installs, if there is one.
-const LONG: [(&str, Option<System>); 8] = [
+const LONG: [(&str, Option<System>); 9] = [
+    ("a_lab_installs_a_machine_and_runs_a_check_in_it", None),
     ("an_encrypted_root_is_opened_by_its_own_tpm_and_by_no_other", Some(System::Dracut)),
     ("kernel_arguments_reach_debian_with_grub_and_outlive_its_updates", Some(System::Grub)),
     ("kernel_arguments_reach_entries_on_a_boot_partition_and_outlive_updates", Some(System::BootPartition)),
