@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use slipway_media::Kind;
 use slipway_parts::Arch;
 use slipway_protocol::shared::printable::line;
-use slipway_protocol::{DiskHints, Identity, NodeStatus, PowerProvider, Proof, StepState};
+use slipway_protocol::{Agent, DiskHints, Identity, NodeStatus, PowerProvider, Proof, StepState};
 use slipway_qemu::accel::{self, Accel};
 use slipway_server::base::random;
 use slipway_server::boot_files;
@@ -146,6 +146,8 @@ fn described(system: &System, image: slipway_protocol::Digest, arch: Arch) -> sy
         phone_home_tries: None,
         allow_override: true,
         boot_reporter: false,
+        // So that a machine that runs can be drained, rebooted and reinstalled.
+        agent: Some(Agent::default()),
         keep_metadata: false,
         known_steps: Vec::new(),
         require: Proof::default(),
