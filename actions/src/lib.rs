@@ -49,6 +49,7 @@ pub use host::{Host, HostOptions};
 pub use machine::{Cancel, Candidate, Machine, Request, Response, Setup, Upload, UploadError};
 pub use report::{Report, Tell};
 pub use sys::console::redirect_kernel_messages;
+pub use target::config_drive::{ConfigDrive, ConfigDriveError};
 
 /// Loads a kernel with an initramfs and a command line into memory, for the service manager of this system to start
 /// (kexec_file_load(2)).

@@ -1,5 +1,6 @@
 //! The installed system: its file systems and their contents, and how firmware and boot loaders start it.
 
+pub(crate) mod config_drive;
 pub(crate) mod efi;
 mod find;
 pub(crate) mod grow;

@@ -170,11 +170,17 @@ pub(crate) fn mount_subvolume(
     option: Option<&str>,
 ) -> Result<TargetRoot, MountError> {
     let option = option.filter(|_| kind == "btrfs").and_then(|option| option.split_once('='));
-    attach(&source.path, kind, option).map(TargetRoot::new).map_err(|errno| MountError::Refused {
-        kind,
-        source_path: source.path.display().to_string(),
-        source: advised(Tried::Mount(driver(kind)), errno.into()),
-    })
+    attach(&source.path, kind, "rw", option).map(TargetRoot::new).map_err(|errno| refused(&source.path, kind, errno))
+}
+
+/// Mounts a device that is not to be changed.
+pub(crate) fn mount_read_only(device: &Path, kind: &'static str) -> Result<TargetRoot, MountError> {
+    attach(device, kind, "ro", None).map(TargetRoot::new).map_err(|errno| refused(device, kind, errno))
+}
+
+fn refused(device: &Path, kind: &'static str, errno: Errno) -> MountError {
+    let source = advised(Tried::Mount(driver(kind)), errno.into());
+    MountError::Refused { kind, source_path: device.display().to_string(), source }
 }
 
 /// Returns the driver for a file system. ext2 and ext3 use that of ext4, which is the one that kernels have.
@@ -182,10 +188,10 @@ pub(crate) fn driver(kind: &str) -> &str {
     if kind.starts_with("ext") { "ext4" } else { kind }
 }
 
-fn attach(node: &Path, kind: &str, subvolume: Option<(&str, &str)>) -> Result<OwnedFd, Errno> {
+fn attach(node: &Path, kind: &str, access: &str, subvolume: Option<(&str, &str)>) -> Result<OwnedFd, Errno> {
     let context = fsopen(driver(kind), FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", node)?;
-    fsconfig_set_flag(context.as_fd(), "rw")?;
+    fsconfig_set_flag(context.as_fd(), access)?;
     if let Some((key, value)) = subvolume {
         fsconfig_set_string(context.as_fd(), key, value)?;
     }
