@@ -5,7 +5,13 @@
 //! line (`slipway.KEY=VALUE`). All have the same keys. Under Secure Boot, only the file in the initramfs says where the
 //! server is and what to trust, because the boot image's signature covers no other source. If no source has a server,
 //! the machine uses the server that the boot image was loaded from over HTTPS.
+//!
+//! If there is no such server either, and the file in the initramfs has the key `metadata`, the machine asks the places
+//! that the key lists: a config drive, and the metadata services of clouds. They say where the
+//! server is, and may have a bootstrap token, which counts if no source has one. Nothing else of them counts. So they
+//! need no trust, also under Secure Boot: the server must have a certificate of the CA that the medium names.
 
+mod loaded;
 mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +22,13 @@ use serde::de::value::{Error as Wrong, MapDeserializer};
 use serde::{Deserialize as _, Serialize};
 use slipway_protocol::node::boot_settings;
 use slipway_protocol::shared::given::is_blank;
-use slipway_protocol::{BootSettings, MachineSettings, Proof};
+use slipway_protocol::{BootSettings, MachineSettings, MetadataSource, Proof};
 use slipway_user_data::Refusal;
 
 use crate::discover::{self, Roots};
 use crate::drivers::command_line;
+
+pub use self::loaded::{Loaded, Metadata};
 
 /// Path of the configuration in the initramfs.
 pub const BAKED: &str = "/etc/slipway/config.yaml";
@@ -82,7 +90,7 @@ pub enum ConfigError {
     /// The medium requires a bootstrap token.
     #[error(
         "{place} requires a bootstrap token (require: token), and there is none, so nothing is sent to the server: set \
-         `token:` in {BAKED} or in the settings of the machine, or slipway.token in fw_cfg"
+         `token:` in {BAKED} or in the settings of the machine, or slipway.token in fw_cfg or in allowed metadata"
     )]
     NoToken { place: String },
     /// A key has no value.
@@ -194,14 +202,36 @@ fn from_fw_cfg(folder: &Path) -> Source {
 }
 
 /// Merges the sources, later ones over earlier ones. On a machine that is locked down, and on one whose boot image
-/// requires a TPM, only the file in the initramfs says where the server is, what to trust and what to require.
+/// requires a TPM, only the file in the initramfs says where the server is, what to trust and what to require. Only
+/// that file allows metadata. The strings are warnings for the operator.
 pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<String>), ConfigError> {
-    let (known, of_machine) = (keys_of::<BootSettings>(), keys_of::<MachineSettings>());
+    let Settled { settings, found, warnings } = settle(sources, is_locked_down)?;
+    let BootSettings { server, ca, require, metadata: _, machine } = settings;
+    let server = server.ok_or(ConfigError::Missing { key: "server" })?;
+    if let (Proof::Token, None, Some((place, _))) = (require, &machine.token, found.get("require")) {
+        return Err(ConfigError::NoToken { place: (*place).to_owned() });
+    }
+    let server = server.parse().map_err(|error| {
+        wrong(&found, "server", boot_settings::shortened(&server), format!("is not a valid URL ({error})"))
+    })?;
+    Ok((Config { server, ca, require, machine }, warnings))
+}
+
+/// The place and the value of each key.
+type Found<'a> = BTreeMap<&'a str, (&'a str, &'a str)>;
+
+/// Merged and checked settings, which may lack the server if metadata may name it.
+struct Settled<'a> {
+    settings: BootSettings,
+    found: Found<'a>,
+    warnings: Vec<String>,
+}
+
+fn settle(sources: &[Source], is_locked_down: bool) -> Result<Settled<'_>, ConfigError> {
+    let known = keys_of::<BootSettings>();
+    let rules = Rules::of(sources, is_locked_down);
     let mut warnings = Vec::new();
-    let mut found: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
-    let baked = sources.iter().find(|source| source.place == BAKED);
-    let is_attested =
-        baked.and_then(|baked| baked.values.get("require")).is_some_and(|it| it == Proof::Attested.name());
+    let mut found = Found::new();
     for source in sources {
         for (key, value) in &source.values {
             // The code that lists disks and the one that draws the screen read these keys, before there is a
@@ -213,17 +243,7 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
                 warnings.push(format!("{} sets {key:?}, which slipway does not know", source.place));
                 continue;
             }
-            let is_signed = source.place == BAKED || source.place == LOADER;
-            // The loader's server is useless without a signed CA. No unsigned source may ask for less proof.
-            let why_ignored = match (is_locked_down, is_attested) {
-                _ if is_signed || of_machine.contains(key) => None,
-                (true, _) => Some("Secure Boot is on, so only signed configuration may set it"),
-                // The TPM's measurements confirm the content of the boot image, but nothing about most other sources.
-                (_, true) => Some("the boot image requires a TPM, so only the image may set it"),
-                _ if source.place == OF_MACHINE => Some("the settings of one machine may not set it"),
-                _ => None,
-            };
-            if let Some(why) = why_ignored {
+            if let Some(why) = rules.why_ignored(key, &source.place) {
                 warnings.push(format!("{} sets {key:?}, which is ignored: {why}", source.place));
                 continue;
             }
@@ -239,31 +259,76 @@ pub fn merge(sources: &[Source], is_locked_down: bool) -> Result<(Config, Vec<St
             found.insert(key, (&source.place, value));
         }
     }
-    if let Some(key) = ["server", "ca"].into_iter().find(|key| !found.contains_key(key)) {
+    let is_missing = |key: &&str| !found.contains_key(key) && (*key != "server" || !found.contains_key("metadata"));
+    if let Some(key) = ["server", "ca"].into_iter().find(is_missing) {
         return Err(ConfigError::Missing { key });
     }
     let mut settings = read(&found)?;
-    if let (Proof::Token, None, Some((place, _))) = (settings.require, &settings.machine.token, found.get("require")) {
-        return Err(ConfigError::NoToken { place: (*place).to_owned() });
-    }
     if let (None, Some((place, _))) = (&settings.machine.proxy, found.get("no_proxy")) {
         warnings.push(format!("{place} sets \"no_proxy\", which has no effect without \"proxy\""));
         settings.machine.no_proxy = None;
     }
-    let wrong = |key: &str, value, wrong| {
-        let place = found.get(key).map_or("", |(place, _)| place).to_owned();
-        ConfigError::Value { key: key.to_owned(), place, value, wrong }
-    };
-    settings.check().map_err(|error| wrong(error.key, error.value, error.wrong))?;
-    let BootSettings { server, ca, require, machine } = settings;
-    let server = server
-        .parse()
-        .map_err(|error| wrong("server", boot_settings::shortened(&server), format!("is not a valid URL ({error})")))?;
-    Ok((Config { server, ca, require, machine }, warnings))
+    settings.check().map_err(|error| wrong(&found, error.key, error.value, error.wrong))?;
+    Ok(Settled { settings, found, warnings })
+}
+
+/// Which source may set which key.
+struct Rules {
+    /// Keys of the settings that one machine may have for itself.
+    of_machine: BTreeSet<String>,
+    is_locked_down: bool,
+    /// The boot image requires a TPM.
+    is_attested: bool,
+    /// The metadata that the boot image allows.
+    allowed: Vec<MetadataSource>,
+}
+
+impl Rules {
+    fn of(sources: &[Source], is_locked_down: bool) -> Self {
+        let baked = |key| sources.iter().find(|source| source.place == BAKED)?.values.get(key);
+        let names: Vec<&str> = baked("metadata").map_or(Vec::new(), |names| names.split(',').map(str::trim).collect());
+        Self {
+            of_machine: keys_of::<MachineSettings>(),
+            is_locked_down,
+            is_attested: baked("require").is_some_and(|it| it == Proof::Attested.name()),
+            allowed: MetadataSource::ALL.into_iter().filter(|it| names.contains(&it.name())).collect(),
+        }
+    }
+
+    /// Returns why a key from a place is ignored.
+    fn why_ignored(&self, key: &str, place: &str) -> Option<&'static str> {
+        if let Some(metadata) = MetadataSource::ALL.into_iter().find(|metadata| metadata.title() == place) {
+            return match key {
+                _ if !self.allowed.contains(&metadata) => Some("the boot image does not allow this metadata"),
+                // The server is useless without a signed CA.
+                "server" | "token" => None,
+                _ => Some("metadata is trusted for the server and a token alone"),
+            };
+        }
+        // The loader's server is useless without a signed CA too. No unsigned source may ask for less proof.
+        let is_signed = place == BAKED || place == LOADER;
+        match (self.is_locked_down, self.is_attested) {
+            _ if is_signed || self.of_machine.contains(key) => None,
+            (true, _) => Some("Secure Boot is on, so only signed configuration may set it"),
+            // The TPM's measurements confirm the content of the boot image, but nothing about most other sources.
+            (_, true) => Some("the boot image requires a TPM, so only the image may set it"),
+            _ if place == OF_MACHINE => Some("the settings of one machine may not set it"),
+            _ if key == "metadata" => Some("only the boot image may allow metadata"),
+            _ => None,
+        }
+    }
+}
+
+/// Makes an error about the value of a key. What metadata said is left out, because anybody may have said it.
+fn wrong(found: &Found, key: &str, value: String, wrong: String) -> ConfigError {
+    let place = found.get(key).map_or("", |(place, _)| place).to_owned();
+    let is_metadata = MetadataSource::ALL.iter().any(|metadata| metadata.title() == place);
+    let value = if is_metadata { "(not shown)".to_owned() } else { value };
+    ConfigError::Value { key: key.to_owned(), place, value, wrong }
 }
 
 /// Reads the settings from `found`, which has the place and the value of each key.
-fn read(found: &BTreeMap<&str, (&str, &str)>) -> Result<BootSettings, ConfigError> {
+fn read(found: &Found) -> Result<BootSettings, ConfigError> {
     // One key at a time, because the error does not say which key it is about.
     for (key, (place, value)) in found {
         let one = MapDeserializer::<_, Wrong>::new([(*key, *value)].into_iter());

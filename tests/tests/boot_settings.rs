@@ -4,16 +4,17 @@
 
 use slipway_installer::config::{BAKED, Config, Source, from_command_line, from_yaml, merge};
 use slipway_media::{machine_settings, to_yaml};
-use slipway_protocol::{BootSettings, Interface, MachineSettings, Network, Proof};
+use slipway_protocol::{BootSettings, Interface, MachineSettings, MetadataSource, Network, Proof};
 
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
 fn every_setting() -> BootSettings {
     let any = Interface { name: "any".to_owned(), dhcp4: true, ..Interface::default() };
     let settings = BootSettings {
-        server: "https://install.example:8443".to_owned(),
+        server: Some("https://install.example:8443".to_owned()),
         ca: CA.to_owned(),
         require: Proof::Token,
+        metadata: MetadataSource::ALL.into(),
         machine: MachineSettings {
             token: Some("a\"token\\:#".to_owned().into()),
             network: Some(Network { interfaces: vec![any], ..Network::default() }),
@@ -44,7 +45,7 @@ fn a_machine_reads_every_setting_that_its_medium_has() {
     let settings = every_setting();
     assert!(keys(&settings).iter().all(|(_, is_there)| *is_there), "a setting is missing here: {settings:?}");
     let expect = Config {
-        server: settings.server.parse().unwrap(),
+        server: settings.server.as_ref().unwrap().parse().unwrap(),
         ca: settings.ca.clone(),
         require: settings.require,
         machine: settings.machine.clone(),

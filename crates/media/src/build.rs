@@ -140,6 +140,7 @@ pub fn build(inputs: &Inputs, sink: &mut Sink) -> Result<Manifest, BuildError> {
         ca_sha256: sha256(settings.ca.as_bytes()),
         has_token: settings.machine.token.is_some(),
         require: settings.require,
+        metadata: settings.metadata.clone(),
         signed_by: signer.map(|signer| Signer {
             subject: signer.certificate().subject().to_owned(),
             certificate_sha256: hex(&signer.certificate().sha256()),

@@ -36,7 +36,13 @@ impl Config {
             let wrong = format!("makes a configuration of more than {MOST_CONFIG_BYTES} bytes");
             return Err(SettingError::new("ca", &settings.ca, wrong));
         }
-        let has_place = kinds.iter().all(|kind| kind.has_machine_settings());
+        if settings.server.is_some() && !settings.metadata.is_empty() {
+            let names: Vec<&str> = settings.metadata.iter().map(|place| place.name()).collect();
+            let wrong = "has no effect beside the URL of a server: leave one of them out";
+            return Err(SettingError::new("metadata", &names.join(","), wrong));
+        }
+        // Metadata may bring the token too.
+        let has_place = !settings.metadata.is_empty() || kinds.iter().all(|kind| kind.has_machine_settings());
         if settings.require == Proof::Token && settings.machine.token.is_none() && !has_place {
             let wrong = "needs a bootstrap token in the files; without one, make only media that have a place for the \
                          settings of a machine: the kinds stick and disc";

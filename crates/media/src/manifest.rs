@@ -1,9 +1,11 @@
 //! The manifest of a build: its inputs, its files with their digests, and the software in them.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use slipway_parts::{Arch, Parts};
-use slipway_protocol::Proof;
+use slipway_protocol::{MetadataSource, Proof};
 
 use crate::measurements::Measurements;
 
@@ -20,8 +22,9 @@ pub struct Manifest {
     pub id: String,
     /// Version of slipway that made the files.
     pub version: String,
-    /// HTTPS URL of the server.
-    pub server: String,
+    /// HTTPS URL of the server. Absent if machines are told by their metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// SHA-256 of the CA's PEM text, in hexadecimal.
     pub ca_sha256: String,
     /// Whether the files contain a bootstrap token.
@@ -29,6 +32,9 @@ pub struct Manifest {
     /// What machines must have before they contact the server.
     #[serde(default)]
     pub require: Proof,
+    /// Where machines may be told their server.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub metadata: BTreeSet<MetadataSource>,
     /// The key that signed the unified kernel images for Secure Boot. Absent if they are not signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Signer>,

@@ -25,7 +25,7 @@ fn config_of(settings: BootSettings) -> Config {
 }
 
 fn settings() -> BootSettings {
-    BootSettings { server: "https://10.0.2.2:8443".to_owned(), ca: CA.to_owned(), ..BootSettings::default() }
+    BootSettings { server: Some("https://10.0.2.2:8443".to_owned()), ca: CA.to_owned(), ..BootSettings::default() }
 }
 
 /// The settings of one machine with this token.
@@ -160,7 +160,7 @@ fn the_same_inputs_give_the_same_bytes_and_each_input_another_id() {
     assert_eq!(manifest.id, id(&inputs(&config(), &both)));
 
     let others = [
-        config_of(BootSettings { server: "https://other:1".to_owned(), ..settings() }),
+        config_of(BootSettings { server: Some("https://other:1".to_owned()), ..settings() }),
         config_of(BootSettings { ca: CA.replace("MIIB", "MIIC"), ..settings() }),
         config_of(BootSettings { machine: with_token("t"), ..settings() }),
         config_of(BootSettings { machine: with_network(vlan(120)), ..settings() }),
@@ -239,7 +239,7 @@ fn the_manifest_names_every_file_and_no_secret() {
 fn only_the_tail_of_the_initramfs_depends_on_the_site() {
     let part = parts(Arch::X86_64, 3001);
     let machine = with_token("s3\"cret");
-    let other = BootSettings { server: "https://other:1".to_owned(), machine, ..settings() };
+    let other = BootSettings { server: Some("https://other:1".to_owned()), machine, ..settings() };
     let (files, _) = made(&config_of(other), std::slice::from_ref(&part));
     let initramfs = &files["x86_64/initramfs"];
     assert!(initramfs.starts_with(&part.initramfs));
@@ -376,7 +376,7 @@ fn a_wrong_value_is_named_before_anything_is_made() {
     };
     let machine = |machine| config_of(BootSettings { machine, ..settings() });
     check(
-        config_of(BootSettings { server: "http://a".to_owned(), ..settings() }),
+        config_of(BootSettings { server: Some("http://a".to_owned()), ..settings() }),
         "server \"http://a\" does not begin with https://",
     );
     check(

@@ -18,7 +18,7 @@ pub use node::agent::{
 };
 pub use node::attestation::{Blob, Tpm, TpmChallenge, TpmKeys, TpmProof};
 pub use node::boot_report::{BootKnown, BootReport, BootReporterConfig, BootStage, BootStatus, HOST_BOOT_LOG};
-pub use node::boot_settings::{BootSettings, MachineSettings, Proxy, SettingError};
+pub use node::boot_settings::{BootSettings, MachineSettings, MetadataSource, Proxy, SettingError};
 pub use node::enrolment::{BootTiming, EnrolRequest, Enrolment, Proof, RenewRequest, Wait};
 pub use node::event::{
     DiskErasure, Erasure, Event, EventAck, EventBatch, EventKind, Failure, MAX_EVENT_TEXT_BYTES, MAX_SEQ_GAP, Outcome,

@@ -196,3 +196,105 @@ fn bad_yaml_is_reported_with_its_place_and_without_its_text() {
     assert!(failure.causes.join(" ").starts_with("line 2, column 8: "), "{failure:?}");
     assert!(told.contains(BAKED) && !told.contains("s3cret"), "{told}");
 }
+
+const TOLD: &str = "metadata: config-drive,ec2\n";
+
+fn told(by: MetadataSource, server: &str, token: Option<&str>) -> Metadata {
+    Metadata { by, server: server.to_owned(), token: token.map(|token| token.to_owned().into()) }
+}
+
+fn allowing(more: &str) -> Source {
+    let ca = CA.replace('\n', "\n  ");
+    from_yaml(BAKED, &format!("ca: |\n  {ca}\n{TOLD}{more}")).unwrap()
+}
+
+#[test]
+fn metadata_names_the_server_if_the_boot_image_allows_it_and_nobody_else_does() {
+    let ec2 = told(MetadataSource::Ec2, "https://told.example:8443", Some("t"));
+    for is_locked_down in [false, true] {
+        for more in ["", "require: attested\n", "require: token\n"] {
+            let loaded = Loaded::of(vec![allowing(more)], is_locked_down).unwrap();
+            assert!(loaded.config.is_none() && loaded.warnings.is_empty(), "{loaded:?}");
+            assert_eq!(loaded.metadata, BTreeSet::from([MetadataSource::ConfigDrive, MetadataSource::Ec2]));
+            let config = loaded.complete(Some(&ec2)).unwrap();
+            assert_eq!((config.server.as_str(), config.ca.trim()), ("https://told.example:8443/", CA.trim()));
+            assert_eq!((config.machine.token, config.require), (ec2.token.clone(), loaded.require));
+        }
+    }
+    // Any other server and any other token wins.
+    let line = || from_command_line("slipway.server=https://b.example slipway.token=b").unwrap();
+    let loaded = Loaded::of(vec![allowing(""), line()], false).unwrap();
+    assert_eq!(loaded.complete(Some(&ec2)).unwrap().server.as_str(), "https://b.example/");
+    let loaded = Loaded::of(vec![allowing("token: a\n")], false).unwrap();
+    assert_eq!(loaded.complete(Some(&ec2)).unwrap().machine.token, Some("a".to_owned().into()));
+    let loader = source(LOADER, &[("server", "https://loader.example")]);
+    let loaded = Loaded::of(vec![loader, allowing("")], true).unwrap();
+    assert_eq!(loaded.complete(Some(&ec2)).unwrap().server.as_str(), "https://loader.example/");
+
+    let loaded = Loaded::of(vec![allowing("require: token\n")], false).unwrap();
+    let error = loaded.complete(Some(&told(MetadataSource::Ec2, "https://a", None))).unwrap_err().to_string();
+    assert!(error.starts_with("/etc/slipway/config.yaml requires a bootstrap token"), "{error}");
+    assert!(loaded.complete(None).unwrap_err().to_string().starts_with("no server is configured"));
+}
+
+#[test]
+fn only_the_boot_image_allows_metadata() {
+    let baked = source(BAKED, &[("ca", CA)]);
+    for (place, why) in [
+        (COMMAND_LINE, "only the boot image may allow metadata"),
+        ("fw_cfg opt/slipway", "only the boot image may allow metadata"),
+        (OF_MACHINE, "the settings of one machine may not set it"),
+    ] {
+        let other = source(place, &[("metadata", "ec2")]);
+        let error = Loaded::of(vec![baked.clone(), other.clone()], false).unwrap_err().to_string();
+        assert!(error.starts_with("no server is configured"), "{error}");
+        let server = source(BAKED, &[("ca", CA), ("server", "https://a.example")]);
+        let (_, warnings) = merge(&[server, other], false).unwrap();
+        assert_eq!(warnings, [format!("{place} sets \"metadata\", which is ignored: {why}")]);
+    }
+    let loaded = Loaded::of(vec![allowing("")], false).unwrap();
+    let error = loaded.complete(Some(&told(MetadataSource::Openstack, "https://a", None))).unwrap_err().to_string();
+    assert!(error.starts_with("no server is configured"), "{error}");
+    for names in ["imds", "ec2,,openstack", "ec2 openstack"] {
+        let error = Loaded::of(vec![source(BAKED, &[("ca", CA), ("metadata", names)])], false).unwrap_err().to_string();
+        let expect = "which must be names of places, separated by commas: write it as config-drive,openstack,ec2";
+        assert!(error.ends_with(expect), "{error}");
+    }
+}
+
+#[test]
+fn metadata_is_trusted_for_nothing_else_and_is_not_shown() {
+    let place = MetadataSource::Ec2.title();
+    let all = [
+        ("server", "https://told.example"),
+        ("token", "t"),
+        ("ca", "evil"),
+        ("require", "registered"),
+        ("metadata", "openstack"),
+        ("network", "evil"),
+        ("proxy", "http://evil:1"),
+        ("no_proxy", "evil"),
+        ("hostname", "evil"),
+    ];
+    let (config, warnings) = merge(&[source(place, &all), allowing("require: token\n")], true).unwrap();
+    assert_eq!((config.server.as_str(), config.require), ("https://told.example/", Proof::Token));
+    assert_eq!(config.machine, MachineSettings { token: Some("t".to_owned().into()), ..MachineSettings::default() });
+    assert_eq!(config.ca.trim(), CA.trim());
+    let ignored = "which is ignored: metadata is trusted for the server and a token alone";
+    assert_eq!(warnings.iter().filter(|warning| warning.ends_with(ignored)).count(), all.len() - 2, "{warnings:?}");
+
+    let loaded = Loaded::of(vec![allowing("")], false).unwrap();
+    for (server, token, key) in [
+        ("http://s3cret.example", None, "server"),
+        ("https://s3cret:x@a", None, "server"),
+        ("https://s3cret\u{1b}[2J", None, "server"),
+        ("s3cret", None, "server"),
+        ("https://a", Some("s3cret\u{1b}"), "token"),
+        ("https://a", Some("s3cret s3cret"), "token"),
+        (" ", None, "server"),
+        ("https://a", Some(""), "token"),
+    ] {
+        let error = loaded.complete(Some(&told(MetadataSource::Ec2, server, token))).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{key} from {place} ")) && !error.contains("s3cret"), "{error}");
+    }
+}

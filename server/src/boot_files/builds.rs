@@ -14,6 +14,9 @@ use crate::store::history::{self, NewEvent};
 use crate::store::published::{self, Published};
 use crate::store::{Store, Transaction, settings, tokens};
 
+/// What is said in place of a server that boot files do not name.
+pub const SAID_BY_METADATA: &str = "the server that metadata names";
+
 /// What a machine that must be attested may have started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KnownBootFiles {
@@ -46,7 +49,8 @@ pub async fn tell(store: &Store, manifest: &Manifest) -> Result<(), Error> {
 }
 
 fn made(manifest: &Manifest) -> String {
-    format!("the boot files {} were made, for {}", manifest.id, manifest.server)
+    let server = manifest.server.as_deref().unwrap_or(SAID_BY_METADATA);
+    format!("the boot files {} were made, for {server}", manifest.id)
 }
 
 async fn did(transaction: &mut Transaction, what: impl Into<String>) -> Result<(), Error> {

@@ -7,7 +7,9 @@ use std::path::Path;
 use serde::Deserialize;
 use slipway_media::{BuildError, Config, Inputs, Kind, Manifest};
 use slipway_parts::{ABOUT, Arch, Parts};
-use slipway_protocol::{BootSettings, ErrorCode, MachineSettings, Network, Proof, Secret, SettingError};
+use slipway_protocol::{
+    BootSettings, ErrorCode, MachineSettings, MetadataSource, Network, Proof, Secret, SettingError,
+};
 use slipway_secure_boot::SigningKey;
 use tokio::task::spawn_blocking;
 
@@ -26,7 +28,7 @@ pub const KERNEL: &str = "generic";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewMedia {
-    /// HTTPS URL of the server, as machines reach it. Default: this server's URL.
+    /// HTTPS URL of the server, as machines reach it. Default: this server's URL, or none if there is `metadata`.
     #[schema(pattern = "^https://")]
     pub url: Option<String>,
     /// What machines are to trust, in PEM. Default: the certificate authority of this server.
@@ -43,6 +45,9 @@ pub struct NewMedia {
     pub hostname: Option<String>,
     /// What machines must have before they send anything to the server.
     pub require: Proof,
+    /// Where virtual machines may be told their server, and a bootstrap token. Default: nowhere. Machines trust what
+    /// they are told for nothing else.
+    pub metadata: BTreeSet<MetadataSource>,
     /// Consoles of the kernel, such as `ttyS1,115200`. slipway's own output goes to the last.
     pub consoles: Vec<String>,
     /// Other arguments of the kernel.
@@ -114,6 +119,7 @@ pub async fn make(new: NewMedia, parts: &Path, out: &Path, policy: Policy) -> Re
     }
     let recorded_by = site.filter(|_| is_vouched_for);
     let Manifest { id, server, ca_sha256, .. } = &manifest;
+    let server = server.as_deref().unwrap_or(builds::SAID_BY_METADATA);
     tracing::info!(build = id, server, ca_sha256, is_recorded = recorded_by.is_some(), "made boot files");
     Ok(manifest)
 }
@@ -129,20 +135,21 @@ struct Plan {
 
 /// Fills in the defaults of omitted fields. Fails if a default comes from the site and there is no site.
 async fn fill_in(new: NewMedia, site: Result<Site, Error>) -> Result<(Plan, Option<Site>), MediaError> {
+    let is_told = !new.metadata.is_empty();
     let (server, ca, site) = match (new.url, new.ca, site) {
-        (Some(url), Some(ca), site) => (url, ca, site.ok()),
+        (url, Some(ca), site) if url.is_some() || is_told => (url, ca, site.ok()),
         (url, ca, site) => {
             let site = site?;
             let server = match url {
-                Some(url) => url,
-                None => server_url(&site.store).await?,
+                None if !is_told => Some(server_url(&site.store).await?),
+                url => url,
             };
             (server, ca.map_or_else(|| ca::anchors(&site.data), Ok)?, Some(site))
         }
     };
     let NewMedia { token, network, proxy, no_proxy, hostname, .. } = new;
     let machine = MachineSettings { token, network, proxy, no_proxy, hostname };
-    let settings = BootSettings { server, ca, require: new.require, machine };
+    let settings = BootSettings { server, ca, require: new.require, metadata: new.metadata, machine };
     let config = Config { settings, consoles: new.consoles, arguments: new.arguments };
     let kinds = if new.kinds.is_empty() { Kind::ALL.to_vec() } else { new.kinds.into_iter().collect() };
     Ok((Plan { config, kernel: new.kernel.unwrap_or_else(|| KERNEL.to_owned()), archs: new.archs, kinds }, site))

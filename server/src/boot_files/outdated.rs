@@ -102,7 +102,8 @@ fn outdated(manifest: &Manifest, current: &Current, folder: Option<&str>, now: M
         differs.push(format!("version {}, and the server has {}", manifest.version, current.version));
     }
     // Boot files for another address may trust what is there.
-    if current.url.as_ref() == Some(&manifest.server) && manifest.ca_sha256 != current.ca {
+    let is_for_us = manifest.server.is_none() || current.url == manifest.server;
+    if is_for_us && manifest.ca_sha256 != current.ca {
         differs.push("another certificate authority than the server has now".to_owned());
     }
     let signed_by = manifest.signed_by.as_ref().map(|signer| &signer.certificate_sha256);

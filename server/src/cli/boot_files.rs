@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use slipway_media::{AssetInfo, Kind, Manifest};
 use slipway_parts::Arch;
-use slipway_protocol::{MachineSettings, Proof, Secret};
+use slipway_protocol::{MachineSettings, MetadataSource, Proof, Secret};
 use slipway_server::base::data::{DataDir, Place};
 use slipway_server::base::error::Error;
 use slipway_server::boot_files::make::{KERNEL, NewMedia, Policy, Site};
@@ -116,7 +116,8 @@ pub struct BuildOptions {
     /// What to make; may be given several times. By default everything.
     #[arg(long = "kind", value_enum)]
     kinds: Vec<KindName>,
-    /// HTTPS URL of the server, as machines reach it. By default the URL of the server on this data folder.
+    /// HTTPS URL of the server, as machines reach it. By default the URL of the server on this data folder, or none
+    /// with `--metadata`.
     #[arg(long)]
     url: Option<String>,
     /// File with what machines are to trust, in PEM. By default the certificate authority of the data folder.
@@ -128,6 +129,10 @@ pub struct BuildOptions {
     /// settings of each stick or disc.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
+    /// Where virtual machines may be told the server and a bootstrap token, separated by commas. They trust what they
+    /// are told for nothing else.
+    #[arg(long, value_enum, value_name = "PLACES", value_delimiter = ',')]
+    metadata: Vec<MetadataSource>,
     /// Console of the kernel, such as ttyS1,115200; may be given several times. slipway's own output goes to the last.
     /// By default tty0 and the first serial port.
     #[arg(long = "console", value_name = "CONSOLE")]
@@ -295,6 +300,7 @@ fn new_media(options: BuildOptions) -> anyhow::Result<NewMedia> {
         no_proxy,
         hostname,
         require: options.require,
+        metadata: options.metadata.into_iter().collect(),
         consoles: options.consoles,
         arguments: options.arguments,
         kinds: options.kinds.into_iter().map(Kind::from).collect(),

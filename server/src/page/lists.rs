@@ -245,7 +245,9 @@ pub async fn boot_files(visitor: Visitor, Extension(live): Extension<Arc<Live>>)
                             @if let Some(build) = known.builds.iter().find(|build| build.id == manifest.id) {
                                 dt { "Made" } dd { (words::when(build.at, now)) }
                             }
-                            dt { "Server" } dd { (line(&manifest.server)) }
+                            dt { "Server" } dd {
+                                (line(manifest.server.as_deref().unwrap_or(builds::SAID_BY_METADATA)))
+                            }
                             dt { "Token" } dd { @if manifest.has_token { "has a bootstrap token" } @else { "none" } }
                             dt { "Signed by" } dd { @match &manifest.signed_by {
                                 Some(signer) => (line(&signer.subject)),
@@ -281,7 +283,8 @@ pub async fn boot_files(visitor: Visitor, Extension(live): Extension<Arc<Live>>)
 
 /// What to run so that machines start these files.
 fn boot_commands(manifest: &Manifest) -> Markup {
-    let (server, has) = (&manifest.server, |path: &str| manifest.assets.iter().any(|asset| asset.path == path));
+    let server = manifest.server.as_deref().unwrap_or("https://SERVER:8443");
+    let has = |path: &str| manifest.assets.iter().any(|asset| asset.path == path);
     let efi = manifest.assets.iter().find(|asset| asset.path.ends_with("/slipway.efi"));
     let fetch = |file: &str| format!("curl --cacert ca.pem --remote-name {server}/boot/{file}");
     html! {

@@ -21,10 +21,11 @@ fn manifest(id: &str, image: &Image) -> Manifest {
     Manifest {
         id: id.to_owned(),
         version: "0".to_owned(),
-        server: "https://server.test".to_owned(),
+        server: Some("https://server.test".to_owned()),
         ca_sha256: String::new(),
         has_token: false,
         require: Proof::Registered,
+        metadata: Default::default(),
         signed_by: None,
         parts: Vec::new(),
         measurements: vec![image.predict()],

@@ -103,7 +103,7 @@ fn builds_are_recorded_until_an_operator_forgets_them() {
 fn an_operator_makes_boot_files_that_the_server_hands_out() {
     let bench = Bench::new();
     let manifest = bench.build(&[]);
-    assert_eq!(manifest.server, "https://server.test");
+    assert_eq!(manifest.server.as_deref(), Some("https://server.test"));
     let ca = succeed(&bench.data(), &["ca"]);
     assert_eq!(manifest.ca_sha256, slipway_parts::sha256(ca.as_bytes()));
     let names: Vec<&str> = manifest.assets.iter().map(|asset| asset.path.as_str()).collect();
@@ -240,6 +240,10 @@ fn what_is_wrong_is_named() {
     };
     check(&["--url", "http://a"], "server \"http://a\" does not begin with https://");
     check(&["--require", "token"], "require \"token\" needs a bootstrap token in the files");
+    check(
+        &["--metadata", "ec2", "--url", "https://a"],
+        "metadata \"ec2\" has no effect beside the URL of a server: leave one of them out",
+    );
     check(&["--proxy", "https://p"], "proxy \"https://p\" does not begin with http://");
     check(&["--proxy", "http://u:pw@p:1"], "proxy \"...@p:1\" must be a host without user name and password");
     check(

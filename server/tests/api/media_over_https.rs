@@ -51,7 +51,7 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
     assert_eq!((none.code, none.message.as_str()), (ErrorCode::NotFound, "no boot files were made yet"));
 
     let manifest = made(&server, &json!({})).await;
-    assert_eq!(manifest.server, "https://server.test:8443");
+    assert_eq!(manifest.server.as_deref(), Some("https://server.test:8443"));
     assert_eq!(manifest.ca_sha256, slipway_parts::sha256(server.ca().as_bytes()));
     assert_eq!(newest().await.json::<Manifest>().await.unwrap(), manifest);
     for asset in &manifest.assets {
@@ -67,7 +67,7 @@ async fn an_operator_has_boot_files_made_that_the_server_hands_out() {
         "kinds": ["network", "disc"], "archs": ["x86_64"], "kernel": "generic", "unsigned": true
     });
     let manifest = made(&server, &all).await;
-    assert_eq!((manifest.server.as_str(), manifest.has_token), ("https://other.example", true));
+    assert_eq!((manifest.server.as_deref(), manifest.has_token), (Some("https://other.example"), true));
     assert_eq!(manifest.require, Proof::Token);
     assert_eq!(manifest.parts[0].cmdline, "console=ttyS1,115200 rootfstype=ramfs panic=30");
     let boot = server.folder.path().join("boot");
@@ -95,6 +95,20 @@ async fn what_trusts_somebody_else_is_neither_signed_nor_recorded() {
     }
     let recorded = builds::known(&server.store().await).await.unwrap().builds;
     assert_eq!(recorded.into_iter().map(|build| build.id).collect::<Vec<_>>(), [ours.id]);
+}
+
+#[tokio::test]
+async fn boot_files_whose_server_metadata_names_are_for_this_site() {
+    let server = start().await;
+    SecureBoot::begin(&server.data(), Beginning::default(), OffsetDateTime::now_utc()).unwrap();
+    let new = json!({ "metadata": ["ec2", "config-drive"], "require": "token", "kinds": ["network"] });
+    let manifest = made(&server, &new).await;
+    assert_eq!((manifest.server, manifest.metadata.len()), (None, 2));
+    assert!(manifest.signed_by.is_some(), "no other server has a certificate of this CA");
+    let initramfs = fs::read(server.folder.path().join("boot/x86_64/initramfs")).unwrap();
+    let text = String::from_utf8_lossy(&initramfs);
+    assert!(text.contains("\nmetadata: \"config-drive,ec2\"\nrequire: \"token\"\n"), "{text}");
+    assert!(!text.contains("\nserver: "), "{text}");
 }
 
 #[tokio::test]

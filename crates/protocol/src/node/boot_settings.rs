@@ -6,12 +6,15 @@
 
 mod hosts;
 mod json;
+mod metadata;
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use self::hosts::{Proxy, check_proxy, check_server, is_host_name};
+pub use self::metadata::MetadataSource;
 use crate::node::enrolment::Proof;
 use crate::shared::network::{self, Network};
 use crate::shared::secret::Secret;
@@ -29,13 +32,17 @@ const MOST_SHOWN: usize = 60;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BootSettings {
-    /// HTTPS URL of the server, as machines reach it.
-    pub server: String,
+    /// HTTPS URL of the server, as machines reach it. May be absent only if `metadata` is not empty.
+    #[serde(deserialize_with = "text")]
+    pub server: Option<String>,
     /// CAs that may sign the server's certificate, in PEM (RFC 7468). Nothing else is trusted.
     pub ca: String,
     /// What a machine must have before it sends anything to the server.
     #[serde(deserialize_with = "proof")]
     pub require: Proof,
+    /// Where a machine may be told its server, and a bootstrap token, if no source of settings has the server.
+    #[serde(with = "metadata")]
+    pub metadata: BTreeSet<MetadataSource>,
     /// What may differ from machine to machine.
     #[serde(flatten)]
     pub machine: MachineSettings,
@@ -93,8 +100,16 @@ impl SettingError {
 impl BootSettings {
     /// Checks every setting.
     pub fn check(&self) -> Result<(), SettingError> {
-        let server = without_password(&self.server);
-        check_server(&self.server).map_err(|wrong| SettingError::new("server", &server, wrong))?;
+        match &self.server {
+            Some(server) => {
+                check_server(server).map_err(|wrong| SettingError::new("server", &without_password(server), wrong))?
+            }
+            None if self.metadata.is_empty() => {
+                let wrong = "is missing: write it as https://install.example:8443, or allow metadata to say it";
+                return Err(SettingError::new("server", "", wrong));
+            }
+            None => {}
+        }
         check_ca(&self.ca).map_err(|wrong| SettingError::new("ca", &self.ca, wrong))?;
         self.machine.check()
     }
@@ -176,6 +191,10 @@ fn check_network(network: &Network) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(format!("is not valid: {}", problems.join("; "))) }
 }
 
+fn text<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(reader).map(Some)
+}
+
 fn proof<'de, D: Deserializer<'de>>(reader: D) -> Result<Proof, D::Error> {
     let name = String::deserialize(reader)?;
     let found = Proof::ALL.into_iter().find(|proof| proof.name() == name);
@@ -194,8 +213,11 @@ mod tests {
         let of = MachineSettings::default;
         let bond = r#"{"interfaces": [{"name": "a", "bond": {"of": ["b", "c"]}}]}"#;
         assert_eq!(good().check(), Ok(()));
+        let told = BTreeSet::from([MetadataSource::Ec2]);
+        assert_eq!(BootSettings { server: None, metadata: told, ..good() }.check(), Ok(()));
         for (settings, key, value, wrong) in [
-            (BootSettings { server: "https://u:s3cret@a".to_owned(), ..good() }, "server", "...@a", "must be a host"),
+            (BootSettings { server: text("https://u:s3cret@a"), ..good() }, "server", "...@a", "must be a host"),
+            (BootSettings { server: None, ..good() }, "server", "", "is missing: write it as https://"),
             (BootSettings { ca: "x".repeat(99), ..good() }, "ca", &*"x".repeat(60), "contains no \"-----BEGIN"),
             (
                 machine(MachineSettings { token: text("a s3cret").map(Secret::from), ..of() }),
@@ -239,6 +261,6 @@ mod tests {
     }
 
     fn good() -> BootSettings {
-        BootSettings { server: "https://a".to_owned(), ca: CERTIFICATE.to_owned(), ..BootSettings::default() }
+        BootSettings { server: Some("https://a".to_owned()), ca: CERTIFICATE.to_owned(), ..BootSettings::default() }
     }
 }
