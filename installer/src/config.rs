@@ -7,7 +7,7 @@
 //! the machine uses the server that the boot image was loaded from over HTTPS.
 //!
 //! If there is no such server either, and the file in the initramfs has the key `metadata`, the machine asks the places
-//! that the key lists: a config drive, and the metadata services of clouds. They say where the
+//! that the key lists: a config drive, and the metadata services of clouds ([`crate::metadata`]). They say where the
 //! server is, and may have a bootstrap token, which counts if no source has one. Nothing else of them counts. So they
 //! need no trust, also under Secure Boot: the server must have a certificate of the CA that the medium names.
 
@@ -155,6 +155,12 @@ pub fn from_yaml(place: &str, text: &str) -> Result<Source, ConfigError> {
     Ok(Source { place: place.to_owned(), values })
 }
 
+/// Reads the mapping of strings to strings below one key of a YAML mapping. None if there is no such key. What the
+/// other keys have does not matter.
+pub(crate) fn from_yaml_below(key: &str, text: &str) -> Result<Option<BTreeMap<String, String>>, Refusal> {
+    yaml::parse_below(key, text)
+}
+
 /// Reads `slipway.KEY=VALUE` words. Only the first `=` separates. A key with two values is refused.
 pub fn from_command_line(text: &str) -> Result<Source, ConfigError> {
     let words: Vec<String> = command_line::words(text).map(|word| word.replace('"', "")).collect();
@@ -180,6 +186,11 @@ fn from_words(place: &str, words: &[String]) -> Result<Source, ConfigError> {
 fn keys_of<T: Default + Serialize>() -> BTreeSet<String> {
     let json = serde_json::to_value(T::default()).unwrap_or_default();
     json.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
+}
+
+/// Returns the key of a setting that slipway knows.
+pub(crate) fn known_key(key: &str) -> Option<String> {
+    keys_of::<BootSettings>().take(key)
 }
 
 fn key_and_value(word: &str) -> Option<(String, String)> {

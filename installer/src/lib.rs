@@ -33,6 +33,7 @@ pub mod discover;
 pub mod drivers;
 pub mod enrol;
 pub mod files;
+pub mod metadata;
 pub mod rare_drivers;
 pub mod report;
 pub mod run;

@@ -30,6 +30,46 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, Refusal> {
     Ok(reader.values)
 }
 
+/// Returns the content of the mapping below one key of the mapping that the text is; none if it has no such key. The
+/// content follows the same rules as that of a configuration. Other keys may have any value.
+pub(super) fn parse_below(wanted: &str, text: &str) -> Result<Option<BTreeMap<String, String>>, Refusal> {
+    let options = options! { emit_comments: false, emit_unresolved_aliases: true };
+    let mut found: Option<Reader> = None;
+    // How many collections are open. In the outer one, keys and values alternate.
+    let (mut depth, mut is_key, mut is_wanted) = (0_usize, false, false);
+    let mut documents = 0;
+    for next in Events::new(text, options) {
+        let (event, span) = next?;
+        if depth == 1 && is_key {
+            is_wanted = matches!(&event, Event::Scalar(key, ..) if key == wanted);
+            if is_wanted && found.is_some() {
+                return Err(refuse(&span, "this key is already set"));
+            }
+            if is_wanted {
+                found = Some(Reader { values: BTreeMap::new(), documents: 1, next: Node::Root });
+            }
+        } else if let Some(reader) = found.as_mut().filter(|_| is_wanted) {
+            reader.take(&event, &span)?;
+        }
+        match &event {
+            Event::DocumentStart(..) if documents > 0 => return Err(refuse(&span, "a second document begins here")),
+            Event::DocumentStart(..) => documents += 1,
+            Event::Scalar(..) | Event::SequenceStart(..) if depth == 0 => {
+                return Err(refuse(&span, Node::Root.wanted()));
+            }
+            Event::MappingStart(..) | Event::SequenceStart(..) => depth += 1,
+            Event::MappingEnd | Event::SequenceEnd => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        // The outer mapping has just begun, or one of its keys or values has ended.
+        let is_node = matches!(event, Event::MappingStart(..) | Event::MappingEnd | Event::SequenceEnd);
+        if depth == 1 && (is_node || matches!(event, Event::Scalar(..)) || event.is_alias()) {
+            is_key = !is_key;
+        }
+    }
+    Ok(found.map(|reader| reader.values))
+}
+
 /// Collects the values from events.
 struct Reader {
     values: BTreeMap<String, String>,
@@ -232,6 +272,45 @@ mod tests {
                 let refusal = parse(&around.replace('S', "s3cret")).unwrap_err();
                 assert!(!format!("{refusal} {refusal:?}").contains("s3cret"), "{around:?}: {refusal}");
             }
+        }
+    }
+
+    #[test]
+    fn one_key_of_a_text_for_others_has_texts() {
+        let of = |text: &str| parse_below("slipway", text).map_err(|refusal| refusal.to_string());
+        let values = |pairs: &[(&str, &str)]| {
+            Ok(Some(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()))
+        };
+        let both = values(&[("server", "https://s"), ("token", "t")]);
+        let around = "#cloud-config\nusers: [a, {slipway: {server: x}}]\n? {slipway: y}\n: *x\n";
+        for text in
+            ["slipway: {server: 'https://s', token: t}", "slipway:\n  server: https://s\n  token: t\na: &b [c]\n"]
+        {
+            assert_eq!(of(text), both, "{text}");
+            assert_eq!(of(&format!("{around}{text}")), both, "{text}");
+        }
+        for text in ["", "a: b", "a: {slipway: {server: x}}", "a: slipway\n", "[a]: slipway\n", around] {
+            assert_eq!(of(text), Ok(None), "{text}");
+        }
+        assert_eq!(of("slipway:\n"), values(&[]));
+        for (text, expect) in [
+            ("slipway: [a]", "line 1, column 10: this is not a mapping"),
+            ("slipway: s3cret", "line 1, column 10: this is not a mapping"),
+            ("slipway: {server: [s3cret]}", "line 1, column 19: a value must be text"),
+            ("slipway: {server: {s3cret: x}}", "line 1, column 19: a value must be text"),
+            ("slipway: {server: a, server: s3cret}", "line 1, column 22: this key is already set"),
+            ("slipway: {server: *s3cret}", "line 1, column 19: this is an alias"),
+            ("slipway: &a {server: s3cret}", "line 1, column 13: this is an alias or has an anchor"),
+            ("slipway: {server: ~}", "line 1, column 11: this key has no value"),
+            ("slipway: {}\nslipway: {}", "line 2, column 1: this key is already set"),
+            ("slipway: {}\n---\nslipway: {}", "line 2, column 1: a second document begins here"),
+            ("a: b\n---\nc: d", "line 2, column 1: a second document begins here"),
+            ("- slipway", "line 1, column 1: this is not a mapping"),
+            ("s3cret", "line 1, column 1: this is not a mapping"),
+            ("slipway: {\n", "line 1, column 10: this is not YAML"),
+        ] {
+            let refusal = of(text).unwrap_err();
+            assert!(refusal.starts_with(expect) && !refusal.contains("s3cret"), "{text:?}: {refusal}");
         }
     }
 

@@ -43,7 +43,8 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ),
     (
         "installer",
-        "files, discover, drivers < config, screen < server < boot_report, enrol, rare_drivers < agent, report < run",
+        "files, discover, drivers < config, screen < metadata < server < boot_report, enrol, rare_drivers < agent, report \
+         < run",
     ),
     (
         "crates/user-data",
@@ -68,7 +69,7 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ),
     ("crates/pxe", "counters, error < dhcp, interface < probe, proxy, tftp"),
     ("actions", "error, report, sys, text < machine, random < disk < fetch < stream < target < action < host, fuzzing"),
-    ("init", "confine, drivers < network, pid1, screen < all_disks < installer < cli"),
+    ("init", "confine, drivers < pid1, screen < network < all_disks < installer < cli"),
     (
         "server",
         "base < rules, keys < store < site < image < run, power < node < boot_files < operate < api < page < listen < \
