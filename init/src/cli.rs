@@ -132,9 +132,9 @@ fn network(child: Supervised) -> Result<ExitCode> {
     if let Some(how) = child.previous_exit {
         tracing::warn!("restarted, because the previous network process ended: {how}");
     }
-    let (config, _) = config::load()?;
-    crate::network::prepare(&config)?;
-    runtime()?.block_on(crate::network::run(config))?;
+    let loaded = config::load()?;
+    let drive = crate::network::prepare(&loaded)?;
+    runtime()?.block_on(crate::network::run(loaded, drive))?;
     Ok(ExitCode::SUCCESS)
 }
 

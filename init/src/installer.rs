@@ -46,20 +46,20 @@ pub async fn in_boot_image(previous_exit: Option<String>, init_at: Option<f64>) 
 async fn enrol_and_run(screen: Screen, previous_exit: Option<String>, init_at: Option<f64>) -> Result<End> {
     let previous_exit = how_it_ended(previous_exit);
     keep_panics();
-    let (config, warnings) = config::load()?;
-    for warning in warnings {
+    let loaded = config::load()?;
+    for warning in &loaded.warnings {
         warn!("{warning}");
     }
     screen.change(|state| {
-        state.name = config.machine.hostname.clone();
+        state.name = loaded.machine.hostname.clone();
         state.serial = discover::identity(&discover::Roots::default()).serial;
-        state.server = Some(config.server.to_string());
+        state.server = loaded.config.as_ref().map(|config| config.server.to_string());
     });
     let log = LogBook::of_kernel(&PathBuf::from(STATE).join("log.json")).context("reading /dev/kmsg")?;
     let ((settled, mut disks_settled), (rare_loaded, rare)) = (watch::channel(false), watch::channel(None));
     tokio::spawn(all_disks::wait(settled, rare));
     let tpm = MachineTpm::at(Place::of_boot_image());
-    if config.require == Proof::Attested {
+    if loaded.require == Proof::Attested {
         tpm.require(|| Path::new(DRIVERS_LOADED).exists()).await?;
         std::fs::write(READY, "").with_context(|| format!("creating {READY}"))?;
     }
@@ -70,6 +70,8 @@ async fn enrol_and_run(screen: Screen, previous_exit: Option<String>, init_at: O
     });
     let link = link::wait().await;
     info!("network: {} on {}", link.address, link.interface);
+    let config = loaded.complete(link.metadata.as_ref())?;
+    screen.change(|state| state.server = Some(config.server.to_string()));
     let loaded = load_rare_drivers(&config).await;
     rare_loaded.send_replace(Some(loaded));
     if loaded > 0 {

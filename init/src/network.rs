@@ -6,7 +6,8 @@
 //! of low preference, and connects to the server only through its interface. Any host can accept a connection, so the
 //! winner is the first way with a completed TLS handshake whose certificate the boot medium's CA signed. The winner
 //! gets the preferred routes and the name servers, and is written to [`slipway_installer::server::link::PATH`], which
-//! the installer waits for.
+//! the installer waits for. If metadata is to say where the server is, each way asks it first, and the file has what
+//! the winner was told.
 
 mod dhcp4;
 mod dhcp6;
@@ -19,6 +20,7 @@ mod rdnss;
 mod reach;
 mod resolv_conf;
 mod routes;
+mod servers;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,10 +30,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rtnetlink::Handle;
-use slipway_installer::config::Config;
+use slipway_installer::config::{Loaded, Metadata};
 use slipway_installer::discover::tpm;
 use slipway_installer::server::link;
-use slipway_installer::server::reach::Server;
 use slipway_protocol::Proof;
 use tokio::sync::{Mutex, watch};
 use tokio::time::sleep;
@@ -42,6 +43,7 @@ use crate::confine::confine;
 use self::links::Interface;
 use self::plan::Setup;
 use self::rdnss::NameServers;
+use self::servers::Servers;
 
 /// Interval at which new interfaces and cables are looked for.
 const LOOK: Duration = Duration::from_millis(200);
@@ -54,7 +56,7 @@ const METRIC_OTHERS: u32 = 1000;
 /// State shared by the tasks.
 struct Network {
     netlink: Handle,
-    server: Server,
+    servers: Servers,
     /// The host name sent to DHCP servers, if the settings have one.
     hostname: Option<String>,
     /// IPv6 name servers, by interface.
@@ -94,12 +96,13 @@ impl Source {
 }
 
 /// Does what must precede the first packet: waits for a TPM if the medium requires one, does what only root may do, and
-/// gives up the rights of root.
-pub fn prepare(config: &Config) -> Result<()> {
-    if config.require == Proof::Attested {
+/// gives up the rights of root. Returns what a config drive says, if it is needed.
+pub fn prepare(loaded: &Loaded) -> Result<Option<Metadata>> {
+    if loaded.require == Proof::Attested {
         wait_for_tpm();
     }
-    if let Some(name) = &config.machine.hostname {
+    let drive = servers::ask_config_drive(loaded);
+    if let Some(name) = &loaded.machine.hostname {
         match std::fs::write("/proc/sys/kernel/hostname", name) {
             Ok(()) => info!("the name of this machine is {name}"),
             Err(error) => warn!("setting the name of this machine to {name}: {error}"),
@@ -109,7 +112,7 @@ pub fn prepare(config: &Config) -> Result<()> {
     if let Err(error) = std::fs::write("/proc/sys/net/ipv4/conf/all/ignore_routes_with_linkdown", "1\n") {
         warn!("disabling routes of interfaces without a link: {error}");
     }
-    confine()
+    confine().map(|()| drive)
 }
 
 /// Waits until the installer has seen that the TPM works. Until then nothing is sent, not even a question for an
@@ -121,22 +124,23 @@ fn wait_for_tpm() {
     }
 }
 
-/// Runs until the process is killed. Without network settings, every interface asks for addresses.
-pub async fn run(config: Config) -> Result<()> {
+/// Runs until the process is killed. Without network settings, every interface asks for addresses. `drive` is what
+/// [`prepare`] returned.
+pub async fn run(loaded: Loaded, drive: Option<Metadata>) -> Result<()> {
     info!("looking for interfaces");
     let (connection, netlink, _) = rtnetlink::new_connection().context("opening a netlink socket")?;
     tokio::spawn(connection);
-    let server = Server::new(&config)?;
+    let (settings, hostname) = (loaded.machine.network.clone(), loaded.machine.hostname.clone());
+    let servers = Servers::new(loaded, drive)?;
     let advertised = NameServers::listen().context("listening for name servers that routers advertise")?;
     let (turn, winner) = (Mutex::new(()), watch::Sender::new(None));
-    let network =
-        Arc::new(Network { netlink, server, hostname: config.machine.hostname.clone(), advertised, turn, winner });
+    let network = Arc::new(Network { netlink, servers, hostname, advertised, turn, winner });
     network.set_up("lo").await.context("bringing up lo")?;
     let mut known = BTreeSet::new();
     loop {
         for (name, mac) in links::hardware() {
             if known.insert(name.clone()) {
-                let setups = plan::setups(config.machine.network.as_ref(), &mac);
+                let setups = plan::setups(settings.as_ref(), &mac);
                 if setups.is_empty() {
                     info!("{name}: not used, because the network settings do not name {mac}");
                 }

@@ -110,8 +110,8 @@ pub enum ConfigError {
     },
 }
 
-/// Reads and merges every source of this machine. The strings are warnings for the operator.
-pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
+/// Reads and merges every source of this machine but metadata.
+pub fn load() -> Result<Loaded, ConfigError> {
     let root = Path::new("/");
     let baked = root.join(BAKED.trim_start_matches('/'));
     let mut sources = Vec::from_iter(from_loader(&Roots::default()));
@@ -131,7 +131,7 @@ pub fn load() -> Result<(Config, Vec<String>), ConfigError> {
     // A file with all modes, the current one in brackets (security/lockdown/lockdown.c). Secure Boot locks the kernel
     // down.
     let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
-    merge(&sources, lockdown.contains('[') && !lockdown.contains("[none]"))
+    Loaded::of(sources, lockdown.contains('[') && !lockdown.contains("[none]"))
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>, ConfigError> {

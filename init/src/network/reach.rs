@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use rustix::net::sockopt;
 use slipway_installer::server::link::{self, Link};
+use slipway_installer::server::reach::Server;
 use slipway_installer::server::told::Told;
 use slipway_protocol::Failure;
 use tokio::time::{Instant, sleep};
@@ -22,7 +23,8 @@ impl Network {
     /// Tries to reach the server in this way as long as there is no winner.
     pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
         // The proxy or server address has the other IP version, so only another way can reach it.
-        if self.first_hop_address().is_some_and(|address| !lease.speaks_to(address)) {
+        let address = self.servers.of_all().and_then(|known| first_hop_address(&known.server));
+        if address.is_some_and(|address| !lease.speaks_to(address)) {
             return;
         }
         let leased_at = link::uptime();
@@ -41,13 +43,14 @@ impl Network {
     }
 
     async fn try_server(&self, way: &Way, lease: &Lease, leased_at: u64) -> Result<()> {
-        let mut addresses = self.look_up(way, lease).await?;
+        let server = self.servers.of(way, lease).await?.server;
+        let mut addresses = self.look_up(&server, way, lease).await?;
         addresses.retain(|address| lease.speaks_to(address.ip()));
         let name = &way.interface;
         let address = self
-            .connect_any(name, &addresses)
+            .connect_any(&server, name, &addresses)
             .await
-            .with_context(|| format!("reaching the server at {} through {name}", self.server))?;
+            .with_context(|| format!("reaching the server at {server} through {name}"))?;
         let _turn = self.turn.lock().await;
         if self.winner.borrow().is_some() {
             return Ok(());
@@ -68,6 +71,7 @@ impl Network {
             address: lease.address(),
             gateway: lease.gateway().map(|gateway| gateway.to_string()),
             name_servers: lease.name_servers.clone(),
+            metadata: self.servers.metadata(way.index).await,
         };
         link::announce(&link).context("announcing the network")
     }
@@ -82,9 +86,9 @@ impl Network {
         self.prefer(way, lease, link::uptime()).await
     }
 
-    async fn look_up(&self, way: &Way, lease: &Lease) -> Result<Vec<SocketAddr>> {
-        let (host, port) = self.server.first_hop();
-        if let Some(address) = self.first_hop_address() {
+    async fn look_up(&self, server: &Server, way: &Way, lease: &Lease) -> Result<Vec<SocketAddr>> {
+        let (host, port) = server.first_hop();
+        if let Some(address) = first_hop_address(server) {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         let _turn = self.turn.lock().await;
@@ -102,17 +106,12 @@ impl Network {
             [one] => format!("with the name server {one}"),
             several => format!("with the name servers {}", several.join(", ")),
         };
-        let found = found.with_context(|| format!("looking up {host} {asked}, to reach {}", self.server))?;
+        let found = found.with_context(|| format!("looking up {host} {asked}, to reach {server}"))?;
         Ok(found.collect())
     }
 
-    /// Returns the address of the proxy or else the server, if its URL has an address instead of a name.
-    fn first_hop_address(&self) -> Option<IpAddr> {
-        self.server.first_hop().0.trim_matches(['[', ']']).parse().ok()
-    }
-
     /// Connects, through this interface only, to the first address that answers.
-    async fn connect_any(&self, interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
+    async fn connect_any(&self, server: &Server, interface: &str, addresses: &[SocketAddr]) -> Result<SocketAddr> {
         let mut last = anyhow!("its name has no address that this interface can reach");
         for address in addresses {
             let socket = match address {
@@ -122,7 +121,7 @@ impl Network {
             socket.bind_device(Some(interface.as_bytes()))?;
             sockopt::set_tcp_nodelay(&socket, true)?;
             match tokio::time::timeout(CONNECT, socket.connect(*address)).await {
-                Ok(Ok(stream)) => match self.server.verify(stream, CONNECT).await {
+                Ok(Ok(stream)) => match server.verify(stream, CONNECT).await {
                     Ok(()) => return Ok(*address),
                     Err(stranger) => last = stranger.into(),
                 },
@@ -132,4 +131,9 @@ impl Network {
         }
         Err(last)
     }
+}
+
+/// Returns the address of the proxy or else the server, if its URL has an address instead of a name.
+fn first_hop_address(server: &Server) -> Option<IpAddr> {
+    server.first_hop().0.trim_matches(['[', ']']).parse().ok()
 }

@@ -17,6 +17,7 @@ fn view(doing: Doing) -> View {
         address: "192.0.2.17/24".to_owned(),
         gateway: Some("192.0.2.1".to_owned()),
         name_servers: Vec::new(),
+        metadata: None,
     };
     let state = State {
         name: Some("web1".to_owned()),

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
+use crate::config::Metadata;
+
 /// File with the [`Link`]. Its folder is the only one where the network process may write.
 pub const PATH: &str = "/run/slipway/network/link.json";
 
@@ -28,6 +30,10 @@ pub struct Link {
     /// Name servers, in order.
     #[serde(default)]
     pub name_servers: Vec<String>,
+    /// The metadata that names the server, if nothing else does. The installer takes server and token from it as the
+    /// network process did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
 }
 
 /// Returns the milliseconds since the start of the kernel, from a clock that cannot be set.
