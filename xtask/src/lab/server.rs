@@ -135,6 +135,11 @@ impl Lab {
         self.make(ca, kernel::CLOUD, Arch::X86_64)
     }
 
+    /// Like [`Lab::make_boot_files`], without a server, which machines are told in these places, separated by commas.
+    pub fn make_boot_files_that_ask(&self, places: &str) -> Result<ImagePaths> {
+        self.make_for(&["--metadata", places], self.operator(&["ca"])?, kernel::CLOUD, Arch::X86_64)
+    }
+
     /// Like [`Lab::make_boot_files`], with the kernel that has drivers for physical machines.
     pub fn make_boot_files_for_real_machines(&self) -> Result<ImagePaths> {
         self.make(self.operator(&["ca"])?, kernel::GENERIC, Arch::X86_64)
@@ -156,6 +161,11 @@ impl Lab {
     }
 
     fn make(&self, ca: String, kernel: &str, arch: Arch) -> Result<ImagePaths> {
+        self.make_for(&["--url", &self.url()], ca, kernel, arch)
+    }
+
+    /// Makes boot files. `server` is the option that says where the server is.
+    fn make_for(&self, server: &[&str], ca: String, kernel: &str, arch: Arch) -> Result<ImagePaths> {
         let (boot, ca_file) = (self.boot_folder(), self.folder.join("ca.pem"));
         let loader = firmware::network_boot_loader(arch)?;
         fs::copy(&loader, boot.join("ipxe.efi")).with_context(|| format!("copying {}", loader.display()))?;
@@ -164,7 +174,7 @@ impl Lab {
         let mut media = self.command();
         media.args(["media", "build", "--kind", "network", "--kernel", kernel]);
         media.arg("--parts").arg(image::build_parts(&image::config(kernel, arch)?)?).arg("--out").arg(&boot);
-        media.args(["--url", &self.url(), "--argument", FOR_EMULATION, "--ca"]).arg(&ca_file);
+        media.args(server).args(["--argument", FOR_EMULATION, "--ca"]).arg(&ca_file);
         run_quietly(&mut media)?;
         Ok(ImagePaths::below(&boot, arch.name()))
     }
