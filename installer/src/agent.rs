@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use slipway_protocol::node::boot_report::places;
+use slipway_protocol::node::boot_report::{MAINTENANCE, places};
 use slipway_protocol::{
     Agent, Algorithm, BootReporterConfig, Digest, ErrorCode, Failure, Heartbeat, HeartbeatAnswer, MachineSettings,
     TaskReport,
@@ -14,7 +14,7 @@ use slipway_protocol::{
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::boot_report::{ReportError, Surroundings, collect};
+use crate::boot_report::{ReportError, Surroundings, collect, emergency};
 use crate::config::Config;
 use crate::server::backoff::Backoff;
 use crate::server::client::{Client, ClientError};
@@ -74,9 +74,11 @@ pub async fn run(
     let mut client = client(&config, &token)?;
     let mut tasks = Tasks::resume(surroundings, settings);
     let (mut told, mut backoff, mut every) = (Told::default(), Backoff::default(), FIRST_EVERY);
+    let mut asked_for_network = false;
     loop {
         tasks.look(&client).await;
-        let beat = beat(&config, settings, surroundings, tasks.report()).await;
+        let seen = look(surroundings, &mut asked_for_network).await;
+        let beat = beat(&config, settings, surroundings, seen, tasks.report());
         let wait = if beat.task.is_some() { 0 } else { every };
         let asked = Instant::now();
         let answer = client.agent_heartbeat(&beat, wait).await;
@@ -176,10 +178,23 @@ fn renewed(client: Client, answer: &HeartbeatAnswer, config: &mut BootReporterCo
     }
 }
 
-async fn beat(
+/// Returns the state of the service manager, and the failed units. In the emergency or rescue shell, also starts the
+/// network, which nothing else would do.
+async fn look(surroundings: &Surroundings, asked_for_network: &mut bool) -> (Option<String>, Vec<String>) {
+    let state = collect::system_state(surroundings).await;
+    let in_shell = state.as_deref() == Some(MAINTENANCE);
+    if in_shell && !std::mem::replace(asked_for_network, true) {
+        emergency::start_network(surroundings).await;
+    }
+    let units = collect::failed_units(surroundings, in_shell).await;
+    (state, units)
+}
+
+fn beat(
     config: &BootReporterConfig,
     settings: &Agent,
     surroundings: &Surroundings,
+    (system_state, failed_units): (Option<String>, Vec<String>),
     task: Option<TaskReport>,
 ) -> Heartbeat {
     Heartbeat {
@@ -187,8 +202,8 @@ async fn beat(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_seconds: collect::uptime(&surroundings.root),
         image: settings.image.clone(),
-        system_state: collect::system_state(surroundings).await,
-        failed_units: collect::failed_units(surroundings, false).await,
+        system_state,
+        failed_units,
         tasks: settings.names(),
         ca: digest(&config.ca),
         task,

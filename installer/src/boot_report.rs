@@ -19,7 +19,7 @@ use crate::server::client::{Client, ClientError};
 pub use files::{configuration, may_start, remove};
 
 pub(crate) mod collect;
-mod emergency;
+pub(crate) mod emergency;
 mod files;
 mod requests;
 

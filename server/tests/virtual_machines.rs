@@ -30,7 +30,16 @@ impl Server {
 
     fn start(&mut self) {
         let (address, url) = (format!("127.0.0.1:{}", self.port), format!("https://10.0.2.2:{}", self.port));
-        let mut serve = self.command(&["serve", "--url", &url, "--listen", &address, "--boot-listen", "127.0.0.1:0"]);
+        let mut serve = self.command(&[
+            "serve",
+            "--virtual-machines",
+            "--url",
+            &url,
+            "--listen",
+            &address,
+            "--boot-listen",
+            "127.0.0.1:0",
+        ]);
         serve.arg("--boot").arg(self.folder.path().join("boot"));
         let mut process = serve.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();

@@ -78,6 +78,7 @@ impl Lab {
             trusted_proxies: Vec::new(),
             pxe: Default::default(),
             power_hooks: Vec::new(),
+            virtual_machines: false,
             names: Vec::new(),
             policy: Default::default(),
             ek_ca: None,

@@ -140,7 +140,7 @@ async fn an_agent_says_that_the_system_runs_and_does_what_its_settings_name() {
     assert_eq!(task(&node).state, TaskState::Failed);
     assert_eq!(task(&node).reason.as_deref(), Some("it ended with status 3: broken"));
     assert_eq!(node.flags[0].kind, FlagKind::Task);
-    assert_eq!(node.flags[0].reason, "could not be told to do fail: it ended with status 3: broken");
+    assert_eq!(node.flags[0].reason, "failed to do fail: it ended with status 3: broken");
 
     // What is over is not begun again, and another task ends the flag.
     let node = site.do_task("logs").await;

@@ -1,6 +1,6 @@
 //! What a machine consists of.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -89,8 +89,14 @@ impl<B> MachineConfig<B> {
     }
 }
 
-/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. Replaces an existing one.
+/// Makes an empty disk of `size` bytes: a sparse file that reads as zeros. Replaces an existing one. If that fails,
+/// nothing is changed.
 pub fn create_disk(path: &Path, size: u64) -> Result<()> {
-    let created = File::create(path).and_then(|file| file.set_len(size));
+    let fresh = path.with_extension("fresh");
+    let created = File::create(&fresh).and_then(|file| file.set_len(size)).and_then(|()| fs::rename(&fresh, path));
+    if created.is_err() {
+        // It may not be there.
+        let _ = fs::remove_file(&fresh);
+    }
     created.with_context(|| format!("creating {}", path.display()))
 }

@@ -15,7 +15,9 @@ use crate::boot_report::collect::{self, output};
 use crate::server::client::Client;
 
 /// Seconds that a command has beyond its limit to say what it could not do, before it is ended.
-const GRACE: u32 = 10;
+const GRACE: u32 = 30;
+/// The most that a command may print, in bytes. It is kept in memory.
+const MAX_OUTPUT: u64 = 16 << 20;
 /// Largest answer of systemctl, in bytes.
 const ANSWER: usize = 16 << 10;
 /// Name of the file with the task, in the folder that is lost when the system restarts.
@@ -184,16 +186,24 @@ impl<'a> Tasks<'a> {
     /// Looks at the unit of a task.
     async fn unit(&self, task: &Task) -> Unit {
         let unit = unit(task);
-        let properties = "--property=LoadState,ActiveState,SubState,Result,ExecMainStatus";
+        let properties = "--property=LoadState,ActiveState,SubState,Result,ExecMainStatus,Job";
         let Ok(shown) = output(self.surroundings, "systemctl", &["show", properties, &unit], ANSWER).await else {
             return Unit::Runs;
         };
         let shown = String::from_utf8_lossy(&shown).into_owned();
         let value =
             |key: &str| shown.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
+        if fs::metadata(self.output_file()).is_ok_and(|file| file.len() > MAX_OUTPUT) {
+            return Unit::Ended(Err(format!(
+                "it printed more than {} MiB, which the machine has to keep",
+                MAX_OUTPUT >> 20
+            )));
+        }
         let last = self.report().and_then(|report| report.line).map(|line| format!(": {line}")).unwrap_or_default();
         match (value("LoadState"), value("ActiveState"), value("SubState"), value("Result")) {
             ("", ..) => Unit::Runs,
+            // It is queued, as early in a boot. A job that does not exist is empty or 0.
+            _ if !matches!(value("Job"), "" | "0") => Unit::Runs,
             ("not-found", ..) => Unit::Ended(Err("its unit was removed".to_owned())),
             (_, "active", "exited", _) => Unit::Ended(Ok(())),
             (_, "failed" | "inactive", _, "timeout") => {

@@ -15,7 +15,7 @@ const ANSWER: usize = 16 << 10;
 
 /// Asks the service manager to start the system's own network services, unless that would end the shell. Does not wait
 /// for the services.
-pub(super) async fn start_network(surroundings: &Surroundings) {
+pub(crate) async fn start_network(surroundings: &Surroundings) {
     // The rescue shell runs after `sysinit.target`, the emergency shell instead of it.
     let has_system = ask(surroundings, &["is-active", SYSTEM]).await.trim() == "active";
     for service in NETWORKS {

@@ -16,8 +16,8 @@ CREATE TABLE agents (
     removed BOOLEAN NOT NULL,
     status_json TEXT
 );
-CREATE UNIQUE INDEX agents_token ON agents (token_hash);
-CREATE UNIQUE INDEX agents_next ON agents (next_hash) WHERE next_hash IS NOT NULL;
+CREATE INDEX agents_token ON agents (token_hash);
+CREATE INDEX agents_next ON agents (next_hash) WHERE next_hash IS NOT NULL;
 -- What agents are to do, and did.
 CREATE TABLE tasks (
     id TEXT PRIMARY KEY,

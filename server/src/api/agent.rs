@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use crate::api::App;
 use crate::api::answer::{ApiError, UrlQuery, number};
-use crate::api::auth::{AgentToken, Peer, RunToken};
+use crate::api::auth::{AgentCaller, Peer, RunToken};
 use crate::api::body::Unread;
 use crate::api::boot_report::{LogPlace, boot_log};
 use crate::api::known_body::{SMALL, from_json};
@@ -67,11 +67,10 @@ pub struct Hold {
 pub async fn heartbeat(
     State(app): State<Arc<App>>,
     peer: Peer,
-    AgentToken(token): AgentToken,
+    AgentCaller { token, node }: AgentCaller,
     UrlQuery(hold): UrlQuery<Hold>,
     unread: Unread,
 ) -> Result<Json<HeartbeatAnswer>, ApiError> {
-    let node = agent::admit(&app.store, &app.agent_beats, &token).await?;
     let body = app.stranger_bodies.read(unread, SMALL).await?;
     let beat: Heartbeat = from_json(&body, Rule::Report)?;
     let wait = Duration::from_secs(hold.wait.min(MOST_SECONDS as u64));
@@ -108,8 +107,10 @@ pub async fn heartbeat(
 #[utoipa::path(delete, path = "/v1/agent", security(("agent" = [])), responses((status = 204),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody),
     (status = 429, body = ErrorBody)))]
-pub async fn leave(State(app): State<Arc<App>>, AgentToken(token): AgentToken) -> Result<StatusCode, ApiError> {
-    agent::admit(&app.store, &app.agent_beats, &token).await?;
+pub async fn leave(
+    State(app): State<Arc<App>>,
+    AgentCaller { token, .. }: AgentCaller,
+) -> Result<StatusCode, ApiError> {
     agent::leave(&app.store, &token, now()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -122,12 +123,11 @@ pub async fn leave(State(app): State<Arc<App>>, AgentToken(token): AgentToken) -
         (status = 429, body = ErrorBody)))]
 pub async fn logs(
     State(app): State<Arc<App>>,
-    AgentToken(token): AgentToken,
+    AgentCaller { token, .. }: AgentCaller,
     UrlQuery(place): UrlQuery<LogPlace>,
     headers: HeaderMap,
     unread: Unread,
 ) -> Result<StatusCode, ApiError> {
-    agent::admit(&app.store, &app.agent_beats, &token).await?;
     let body = boot_log(&app, &headers, unread).await?;
     agent::store_log(&app.store, &token, &place.boot_id, &body, now()).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -149,10 +149,9 @@ pub struct Machine {
     (status = 410, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn boot(
     State(app): State<Arc<App>>,
-    AgentToken(token): AgentToken,
+    _: AgentCaller,
     UrlQuery(machine): UrlQuery<Machine>,
 ) -> Result<Json<AgentBoot>, ApiError> {
-    agent::admit(&app.store, &app.agent_beats, &token).await?;
     let none = || Error::refused(ErrorCode::NotFound, "the server has no boot files for this architecture");
     let arch = ipxe::arch(&machine.arch).filter(|arch| *arch == machine.arch).ok_or_else(none)?;
     let folder = app.boot.as_deref().ok_or_else(none)?;

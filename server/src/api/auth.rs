@@ -14,7 +14,7 @@ use crate::api::answer::ApiError;
 use crate::base::error::Error;
 use crate::base::time::now;
 use crate::keys::jwt::Subject;
-use crate::node::reports::run_events;
+use crate::node::reports::{agent, run_events};
 use crate::operate;
 use crate::store::Store;
 
@@ -170,16 +170,23 @@ impl<S: Send + Sync> FromRequestParts<S> for RunToken {
     }
 }
 
-/// The token of an agent, from `Authorization: Bearer`. The handler checks whether it is valid.
-pub struct AgentToken(pub String);
+/// The calling agent of an installed system, authenticated by its token. Whether the token still counts is asked when
+/// the request is processed.
+pub struct AgentCaller {
+    /// The token.
+    pub token: String,
+    /// Id of the node.
+    pub node: String,
+}
 
-impl<S: Send + Sync> FromRequestParts<S> for AgentToken {
+impl FromRequestParts<Arc<App>> for AgentCaller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let token = bearer(parts).map(str::to_owned);
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let missing = || unauthenticated("this request needs the token of an agent, as `Authorization: Bearer`");
-        Ok(Self(token.ok_or_else(missing)?))
+        let token = bearer(parts).map(str::to_owned).ok_or_else(missing)?;
+        let node = agent::admit(&app.store, &app.agent_beats, &token).await?;
+        Ok(Self { token, node })
     }
 }
 

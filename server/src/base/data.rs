@@ -44,7 +44,8 @@ use crate::base::random;
 use crate::base::time::{Millis, now, utc};
 
 const DATABASE: &str = "slipway.db";
-const SERVE_LOCK: &str = "serve.lock";
+/// Name of the file that the server of a data folder holds locked.
+pub const SERVE_LOCK: &str = "serve.lock";
 /// How long a command may hold the server's lock to check whether a server runs. A starting server waits as long.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 /// Stands before the id of a server in its lock file.

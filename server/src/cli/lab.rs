@@ -29,8 +29,7 @@ pub enum LabCommand {
     #[command(after_help = "\
 Examples:
   slipway-server lab up --image debian-12.raw.zst --wait running
-  slipway-server lab up --nodes 3 --os debian-12 --image debian-12.raw.zst --option memory=2G --wait running
-  slipway-server lab down")]
+  slipway-server lab up --nodes 3 --os debian-12 --image debian-12.raw.zst --option memory=2G --wait running")]
     Up(Box<Up>),
     /// Show the server and the machines of a lab.
     Status(Where),
@@ -156,9 +155,16 @@ async fn start(made: &Made, nodes: u16, system: System) -> anyhow::Result<(Lab, 
     match started.await {
         Ok(fleet) => Ok((lab, fleet)),
         Err(error) => {
-            lab.remove().await?;
+            clean_up(lab, "`slipway-server lab down`").await;
             Err(error)
         }
+    }
+}
+
+/// Removes a lab. That this failed is said, and hides no other failure.
+async fn clean_up(lab: Lab, end: &str) {
+    if let Err(error) = lab.remove().await {
+        tell(&format!("warning: the lab could not be removed; end it with {end}: {error:#}\n"));
     }
 }
 
@@ -171,12 +177,13 @@ async fn check(run: Run) -> anyhow::Result<()> {
     let waited = fleet.wait(&lab, Awaited::Running, made.timeout).await;
     fleet.close().await;
     let console = lab.consoles()?.into_iter().next().unwrap_or_default();
-    match keep {
-        true => tell(&format!("end the lab with `slipway-server lab down --dir {}`\n", made.place.dir.display())),
-        false => lab.remove().await?,
-    }
     // What the machine said is what explains a failure.
     print(&console)?;
+    let end = format!("`slipway-server lab down --dir {}`", made.place.dir.display());
+    match keep {
+        true => tell(&format!("end the lab with {end}\n")),
+        false => clean_up(lab, &end).await,
+    }
     waited?;
     let done = check.find(&console)?;
     print_line(&format!("the check printed, and ended with status {}:", done.status))?;

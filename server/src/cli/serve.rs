@@ -78,6 +78,9 @@ pub struct Options {
     /// has a hook counts. [default: /etc/slipway/power and /usr/lib/slipway/power]
     #[arg(long, value_name = "FOLDER")]
     power_hooks: Vec<PathBuf>,
+    /// Let operators have virtual machines, in QEMU on this host. They reach what listens on its loopback.
+    #[arg(long)]
+    virtual_machines: bool,
     /// What every machine must prove before it is let in.
     #[arg(long, value_enum, value_name = "PROOF", default_value_t)]
     require: Proof,
@@ -117,7 +120,7 @@ struct Ready {
 pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
     let Options { url, listen, boot_listen, metrics_listen, boot, parts, trusted_proxies, names, max_capture, .. } =
         options;
-    let Options { require, strict, ek_ca, drain, images_ca: redirect, page, .. } = options;
+    let Options { virtual_machines, require, strict, ek_ca, drain, images_ca: redirect, page, .. } = options;
     let pxe = pxe::Settings { interfaces: options.proxy_dhcp, unknown: options.proxy_dhcp_unknown };
     let policy = Policy { require, strict };
     let power_hooks = match options.power_hooks {
@@ -140,6 +143,7 @@ pub async fn run(data: Place, options: Options) -> anyhow::Result<()> {
         trusted_proxies,
         pxe,
         power_hooks,
+        virtual_machines,
         names,
         max_capture,
         redirect,

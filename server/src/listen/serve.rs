@@ -108,6 +108,8 @@ pub struct Config {
     pub pxe: pxe::Settings,
     /// Folders of hooks, which switch the power of machines. The first that has a hook counts.
     pub power_hooks: Vec<PathBuf>,
+    /// Whether operators may have virtual machines on this host.
+    pub virtual_machines: bool,
     /// Host names and addresses for the certificate, in addition to those that follow from `url` and `listen`.
     pub names: Vec<String>,
     /// Largest captured image that is accepted, in bytes.
@@ -133,6 +135,7 @@ pub struct Server {
     metrics: Option<TcpListener>,
     pxe: Option<NetworkBoot>,
     power_hooks: Vec<PathBuf>,
+    virtual_machines: bool,
     url: ServerUrl,
     page: bool,
     tls: watch::Sender<TlsAcceptor>,
@@ -256,7 +259,23 @@ impl Server {
             stopping,
         };
         let (url, page, power_hooks, app) = (config.url, config.page, config.power_hooks, Arc::new(app));
-        Ok(Self { https, boot, metrics, pxe, power_hooks, url, page, tls, names, app, stop, lock, presence })
+        let virtual_machines = config.virtual_machines;
+        Ok(Self {
+            https,
+            boot,
+            metrics,
+            pxe,
+            power_hooks,
+            virtual_machines,
+            url,
+            page,
+            tls,
+            names,
+            app,
+            stop,
+            lock,
+            presence,
+        })
     }
 
     /// Returns the address and port of the HTTPS listener.
@@ -327,7 +346,7 @@ impl Server {
                 run(metrics, api::metrics_router(Arc::clone(app))).await;
             }
         };
-        let machines = Machines::new(&app.data, boot_address);
+        let machines = Machines::new(&app.data, boot_address, self.virtual_machines);
         let means = Means { store: &app.store, folders: &self.power_hooks, machines: &machines };
         let stop = async {
             shutdown.await;

@@ -48,10 +48,15 @@ pub async fn ask(transaction: &mut Transaction, node: &mut Node, asked: Asked<'_
     let agent = agents::get_by_node(transaction, &node.id).await?.and_then(Agent::shown);
     let Some(agent) = agent else {
         return conflict(format!(
-            "the installed system of node {label} has no agent that reports: install an operating system that has one \
-             (`os add --agent`)"
+            "the installed system of node {label} has no agent that reports: one that was just installed does so once \
+             its system has started; otherwise install an operating system that has one (`os add --agent`)"
         ));
     };
+    if !node.key_left || !is_newest_boot(node, &agent) {
+        return conflict(format!(
+            "the machine of node {label} is in slipway, and not in the system that has the agent"
+        ));
+    }
     if !agent.tasks.iter().any(|task| task == name) {
         let known = agent.tasks.join(", ");
         return conflict(format!(
@@ -69,6 +74,12 @@ pub async fn ask(transaction: &mut Transaction, node: &mut Node, asked: Asked<'_
                 "the agent of node {label} is busy: the machine {}; wait, or stop that with `node task {label} \
                  --cancel`",
                 open.in_words()
+            ));
+        }
+        if open.run.is_some() && run.is_none() {
+            return conflict(format!(
+                "the machine of node {label} is to be restarted into slipway for run {}; cancel that run first",
+                open.run.unwrap_or_default()
             ));
         }
         end(transaction, node, &mut open, TaskState::Withdrawn, Some("something else was asked for")).await?;
@@ -189,7 +200,9 @@ pub async fn left_system(transaction: &mut Transaction, node: &str) -> Result<()
 /// Removes the agent of a node, if it has one, and ends its open task. Its credentials end, and are told so.
 pub async fn remove_agent(transaction: &mut Transaction, node: &mut Node, reason: &str) -> Result<(), Error> {
     if let Some(mut open) = tasks::open_of(transaction, &node.id).await? {
-        end(transaction, node, &mut open, TaskState::Withdrawn, Some(reason)).await?;
+        // What its run waits for is done by the machine's power.
+        let state = if open.run.is_some() { TaskState::Failed } else { TaskState::Withdrawn };
+        end(transaction, node, &mut open, state, Some(reason)).await?;
     }
     if let Some(mut agent) = agents::get_by_node(transaction, &node.id).await? {
         agent.removed = true;
@@ -219,7 +232,9 @@ pub async fn end_forgotten(store: &Store, heard_since: Millis, now: Millis) -> R
             continue;
         };
         let Some(mut node) = nodes::get_by_id(&mut transaction, &node).await? else { continue };
-        let heard = node.last_seen.unwrap_or_default().max(heard_since).max(open.asked_at);
+        // In slipway, the machine is heard, and its agent is not.
+        let heard = node.last_seen.filter(|_| node.key_left).unwrap_or_default();
+        let heard = heard.max(heard_since).max(open.asked_at);
         let limit = Millis::from(open.limit_seconds) * 1000;
         let reason = match open.state {
             TaskState::Asked if now.saturating_sub(heard) > GONE => "the agent has fallen silent",

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slipway_protocol::shared::identity::{IdentifierKind, Unusable, mac_address, serial_number, system_uuid};
 use slipway_protocol::{
-    DiskHints, ErrorCode, Identity, Network, NodeClass, NodeState, NodeStatus, PowerAct, Proof, SiteEventKind,
+    DiskHints, ErrorCode, Identity, Network, NodeClass, NodeState, NodeStatus, PowerAct, PowerState, Proof,
+    SiteEventKind,
 };
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, Type};
 
@@ -495,6 +496,13 @@ pub async fn remove_node(store: &Store, reference: &str) -> Result<(), Error> {
     if !matches!(node.state, NodeState::Registered | NodeState::Held | NodeState::Decommissioned) {
         return conflict(format!(
             "node {label} is in service; take it out of service first (`node decommission {label}`)"
+        ));
+    }
+    let power = power_store::get_by_node(&mut transaction, &node.id).await?;
+    if power.is_some_and(|power| power.is_virtual() && power.state == Some(PowerState::On)) {
+        return conflict(format!(
+            "the virtual machine of node {label} is on, and nobody could switch it off any more; do that first (`node \
+             power off {label}`)"
         ));
     }
     if !recovery_keys::of_node(&mut transaction, &node.id).await?.is_empty() {

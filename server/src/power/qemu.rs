@@ -6,6 +6,7 @@
 //! meanwhile, the machine goes on from its disk afterwards.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,11 +121,13 @@ pub struct Machines {
     boot_files: Option<String>,
     /// Whether other servers may have the same nodes.
     is_shared: bool,
+    /// Whether operators may have machines here.
+    is_allowed: bool,
 }
 
 impl Machines {
     /// The machines of the server with this data folder. `boot` is the address at which it hands out boot files.
-    pub fn new(data: &DataDir, boot: Option<SocketAddr>) -> Self {
+    pub fn new(data: &DataDir, boot: Option<SocketAddr>, is_allowed: bool) -> Self {
         let boot_files = boot.map(|boot| {
             let host = match boot.ip() {
                 ip if ip.is_loopback() || ip.is_unspecified() => HOST.to_owned(),
@@ -133,10 +136,16 @@ impl Machines {
             };
             format!("http://{host}:{}/boot", boot.port())
         });
-        Self { folder: data.path(FOLDER), boot_files, is_shared: data.postgres().is_some() }
+        Self { folder: data.path(FOLDER), boot_files, is_shared: data.postgres().is_some(), is_allowed }
     }
 
     fn folder_of(&self, node: &Node) -> Result<PathBuf, Failure> {
+        if !self.is_allowed {
+            return Err(Failure::lasting(
+                "this server has no virtual machines: start it with --virtual-machines, which lets them reach what \
+                 listens on its loopback",
+            ));
+        }
         if self.is_shared {
             return Err(Failure::lasting(
                 "a virtual machine is on the host of one server, but servers of this site may be on several hosts: use \
@@ -167,7 +176,7 @@ pub async fn tell(
 ) -> Result<(), Failure> {
     let folder = machines.folder_of(node)?;
     if to == PowerState::Off {
-        return within(limit, move || lasting::find(&folder)?.map_or(Ok(()), lasting::Lasting::stop)).await;
+        return within(limit, move || stop(&folder)).await;
     }
     let missing = "the server hands out no boot files without TLS: start it with --boot and --boot-listen";
     let boot = match (&machines.boot_files, is_boot) {
@@ -190,9 +199,25 @@ async fn within<T: Send + 'static>(
     done.map_err(|error| Failure::lasting(format!("{error:#}")))
 }
 
+/// Waits until no other order works on a machine, one that is over its limit included. The next one begins when the
+/// returned file is closed.
+fn order(folder: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let path = folder.join("order.lock");
+    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    file.lock().with_context(|| format!("locking {}", path.display()))?;
+    Ok(file)
+}
+
+/// Stops a machine, if it runs.
+fn stop(folder: &Path) -> anyhow::Result<()> {
+    let _order = order(folder)?;
+    lasting::find(folder)?.map_or(Ok(()), lasting::Lasting::stop)
+}
+
 /// Starts a machine, and makes it before if it is new. `boot` is the URL of boot files that it boots once.
 fn start(machines: &Machines, profile: &Profile, node: &Node, folder: &Path, boot: Option<&str>) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let _order = order(folder)?;
     if lasting::find(folder)?.is_some() {
         return Ok(());
     }

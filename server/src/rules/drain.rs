@@ -45,6 +45,9 @@ impl FromStr for Recipe {
     }
 }
 
+/// Leaves a recipe the time that those before it have left of the limit.
+const LEFT: &str = "SLIPWAY_SECONDS=$((last - $(date +%s)))\n[ \"$SLIPWAY_SECONDS\" -gt 0 ] || SLIPWAY_SECONDS=1\n";
+
 /// Returns the command that does recipes one after the other. With `force`, a recipe is done also if one before it
 /// failed.
 pub fn command(recipes: &[Recipe]) -> String {
@@ -54,9 +57,10 @@ pub fn command(recipes: &[Recipe]) -> String {
         let arguments: Vec<String> =
             program.iter().chain(&recipe.arguments).map(|argument| format!("'{argument}'")).collect();
         let (set, text) = (arguments.join(" "), recipe.text);
-        format!("(\nset -- {set}\n{text}) || {{ failed=1; [ \"$SLIPWAY_FORCE\" = 1 ] || exit 1; }}\n")
+        format!("(\n{LEFT}set -- {set}\n{text}) || {{ failed=1; [ \"$SLIPWAY_FORCE\" = 1 ] || exit 1; }}\n")
     };
-    format!("failed=0\n{}exit \"$failed\"\n", recipes.iter().map(one).collect::<String>())
+    let recipes: String = recipes.iter().map(one).collect();
+    format!("failed=0\nlast=$(($(date +%s) + SLIPWAY_SECONDS))\n{recipes}exit \"$failed\"\n")
 }
 
 /// Gives an agent the drain command that does these recipes. Does nothing without any.
@@ -69,6 +73,44 @@ pub fn add(agent: &mut Agent, recipes: &[Recipe]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program that knows two containers, as files: `stays` does not stop before it is killed.
+    const PROGRAM: &str = "#!/bin/sh\ncd FOLDER\ncase $1 in\n\
+        ps) [ -e broken ] && exit 1; ls running ;;\n\
+        inspect) echo always ;;\n\
+        kill) shift; case $1 in --signal=TERM) rm -f running/goes ;; *) cd running && rm -f \"$@\" ;; esac ;;\n\
+        start) touch running/$2 ;;\nesac\n";
+
+    #[test]
+    fn containers_are_drained_only_if_none_runs() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let (at, bin) = (folder.path().display().to_string(), folder.path().join("docker"));
+        std::fs::create_dir(folder.path().join("running"))?;
+        // A shell writes it, so that no process that is forked meanwhile holds it open.
+        let write = "printf '%s' \"$1\" >\"$0\"; chmod 755 \"$0\"";
+        std::process::Command::new("sh").args(["-c", write]).arg(&bin).arg(PROGRAM.replace("FOLDER", &at)).status()?;
+        let script = command(&["docker".parse()?]).replace("/var/lib/", &format!("{at}/"));
+        let drain = |variables: &[(&str, &str)]| -> Result<(bool, String), std::io::Error> {
+            let mut sh = std::process::Command::new("sh");
+            sh.args(["-c", &script]).env("PATH", format!("{at}:/usr/bin:/bin")).env("SLIPWAY_SECONDS", "1");
+            let done = sh.envs(variables.iter().copied()).output()?;
+            Ok((done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned()))
+        };
+        let running = || std::fs::read_dir(folder.path().join("running")).map(Iterator::count);
+        for container in ["goes", "stays"] {
+            std::fs::write(folder.path().join("running").join(container), "")?;
+        }
+        let (is_done, said) = drain(&[])?;
+        assert!(!is_done && said.ends_with("still runs: stays\n") && running()? == 1, "{said}");
+        std::fs::write(folder.path().join("broken"), "")?;
+        assert!(!drain(&[("SLIPWAY_FORCE", "1")])?.0, "nobody can tell what runs");
+        std::fs::remove_file(folder.path().join("broken"))?;
+        let (is_done, said) = drain(&[("SLIPWAY_FORCE", "1")])?;
+        assert!(is_done && said.ends_with("all containers are stopped\n") && running()? == 0, "{said}");
+        let (is_done, said) = drain(&[("SLIPWAY_UNDO", "1")])?;
+        assert!(is_done && running()? == 2, "{said}");
+        Ok(())
+    }
 
     #[test]
     fn recipes_have_plain_arguments() {

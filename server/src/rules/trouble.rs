@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::shared::{duration, printable};
+use slipway_protocol::workflow::agent::DRAIN;
 use slipway_protocol::{
     Claim, ClaimReason, ExternalStep, ExternalStepStatus, Flag, FlagKind, NodeClass, NodeState, NodeStatus,
     POLL_SECONDS, PowerAct, PowerState, RunState, RunStatus, Severity, StepState, StepStatus, TaskState,
@@ -554,8 +555,19 @@ impl Look<'_> {
     fn task(&self) -> Option<Flag> {
         self.node.agent.as_ref().filter(|_| self.has_system())?;
         let task = self.node.task.as_ref().filter(|task| task.state == TaskState::Failed)?;
+        // The system that it was done in may be another one.
+        let installed = self.run.and_then(|run| run.started_at).unwrap_or_default();
+        if task.ended_at <= Some(installed) {
+            return None;
+        }
         let reason = task.in_words();
-        let cause = "what the task printed tells more; mend that, and ask for it again";
+        let cause = match task.name == DRAIN {
+            true => {
+                "what the task printed tells more; mend that and ask for it again, or give the work back with `node \
+                     drain --undo`"
+            }
+            false => "what the task printed tells more; mend that, and ask for it again",
+        };
         let severity = if task.run.is_some() { Severity::Bad } else { Severity::Warn };
         Some(self.flag((FlagKind::Task, severity), task.ended_at?, reason, cause, "node agent NODE"))
     }

@@ -101,6 +101,11 @@ impl Power {
         self.settings.mode == PowerMode::Real && self.act.as_ref().is_some_and(is_asked)
     }
 
+    /// Whether the machine is a virtual one of the server, which nothing else switches.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self.settings.by, By::Qemu { .. }) && self.settings.mode == PowerMode::Real
+    }
+
     /// The power of a machine of which nothing is known but what switches it.
     pub fn new(node: &str, settings: Settings) -> Self {
         Self {

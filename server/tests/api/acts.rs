@@ -52,6 +52,9 @@ async fn have_agent(server: &TestServer) {
         status: Some(status),
     };
     agents::save(&mut transaction, &agent).await.unwrap();
+    let mut node = nodes::find(&mut transaction, "web1").await.unwrap().unwrap();
+    (node.key_left, node.enrolled_at) = (true, None);
+    nodes::save(&mut transaction, &node).await.unwrap();
     store::commit(transaction).await.unwrap();
 }
 

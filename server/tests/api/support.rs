@@ -227,6 +227,7 @@ impl Running {
             trusted_proxies: vec![PROXY],
             pxe: Default::default(),
             power_hooks: vec![folder.join("power")],
+            virtual_machines: false,
             names: Vec::new(),
             max_capture: MAX_CAPTURE,
             redirect: None,

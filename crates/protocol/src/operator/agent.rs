@@ -118,7 +118,12 @@ impl TaskStatus {
     pub fn in_words(&self) -> String {
         let done = self.done_in_words();
         let told = |text: &Option<String>| text.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+        let is_named = !["drain", "reboot", "boot-slipway", "logs"].contains(&self.name.as_str());
         match self.state {
+            TaskState::Failed if is_named => format!("failed to do {}{}", self.name, told(&self.reason)),
+            TaskState::Withdrawn if self.started_at.is_some() => {
+                format!("was not {done} to the end{}", told(&self.reason))
+            }
             TaskState::Asked => format!("is to be {done} by its agent"),
             TaskState::Running => format!("is being {done}{}", told(&self.line)),
             TaskState::Succeeded => format!("was {done}{}", told(&self.line)),

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use slipway_qemu::lasting;
-use slipway_server::base::data::{DataDir, Place, served_by};
+use slipway_server::base::data::{DataDir, Place, SERVE_LOCK, served_by};
 use slipway_server::power::qemu::HOST;
 use slipway_server::store::Store;
 
@@ -68,11 +69,12 @@ impl Lab {
 
     /// Opens the folder of a lab.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
-        let folder = std::path::absolute(folder).with_context(|| format!("looking for {}", folder.display()))?;
         let path = folder.join(FILE);
         ensure!(path.exists(), "there is no lab in {}; give its folder with --dir", folder.display());
         let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         let ports = serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
+        // The folder itself, and not a link to it, is removed in the end.
+        let folder = fs::canonicalize(folder).with_context(|| format!("looking for {}", folder.display()))?;
         Ok(Self { folder, ports })
     }
 
@@ -124,7 +126,7 @@ impl Lab {
             }
         }
         let local = |port: u16| format!("127.0.0.1:{port}");
-        serve.arg("serve").arg("--data").arg(self.data()).arg("--parts").arg(parts);
+        serve.arg("serve").arg("--data").arg(self.data()).arg("--parts").arg(parts).arg("--virtual-machines");
         serve.args(["--url", &format!("https://{HOST}:{}", self.ports.https), "--listen", &local(self.ports.https)]);
         serve.args(["--boot-listen", &local(self.ports.boot), "--boot"]).arg(self.boot_folder());
         // It gets neither hang-up nor ctrl-c of this terminal.
@@ -181,6 +183,15 @@ impl Lab {
         Ok(paths.into_iter().filter(|path| path.is_dir()).collect())
     }
 
+    /// Whether a process has the lock of the server's data folder open. Its number alone says nothing: it may be one of
+    /// another container.
+    fn is_open_in(&self, pid: u32) -> bool {
+        let lock = fs::metadata(self.data().join(SERVE_LOCK)).map(|file| (file.dev(), file.ino()));
+        let Ok(lock) = lock else { return false };
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|file| fs::metadata(file.path()).ok()).any(|file| (file.dev(), file.ino()) == lock)
+    }
+
     fn stop(&self, server: Server) -> anyhow::Result<()> {
         let doing = || format!("stopping slipway-server (process {})", server.pid);
         let pid = i32::try_from(server.pid).ok().and_then(Pid::from_raw).with_context(doing)?;
@@ -193,6 +204,11 @@ impl Lab {
         if self.server()?.is_none_or(|now| now.pid != server.pid) {
             return Ok(());
         }
+        ensure!(
+            self.is_open_in(server.pid),
+            "{}: that process is not the server of this lab, which probably runs in a container; end it there",
+            doing()
+        );
         pidfd_send_signal(&process, Signal::TERM).with_context(doing)?;
         let limit = Timespec::try_from(ENDS).with_context(doing)?;
         let mut ended = [PollFd::new(&process, PollFlags::IN)];

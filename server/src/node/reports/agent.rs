@@ -129,12 +129,16 @@ pub async fn heartbeat(
     let mut connection = store.read().await?;
     let (agent, node) = caller(&mut connection, token).await?;
     let open = stored::open_of(&mut connection, &node.id).await?;
+    let is_over = match &open {
+        Some(task) => !is_wanted(&mut connection, &node, task).await?,
+        None => false,
+    };
     drop(connection);
     let status = status_after(&agent, beat, now);
     let is_new = agent.status.as_ref() != Some(&status) || (!node.key_left && tasks::is_newest_boot(&node, &status));
     let is_renewed = uses_next(&agent, token) || is_due(&agent, now) || !agent.is_used;
     let (mut task, mut new_token) = (open, None);
-    if is_new || is_renewed || task.as_ref().is_some_and(|task| is_told(task, beat)) {
+    if is_new || is_renewed || is_over || task.as_ref().is_some_and(|task| is_told(task, beat)) {
         let mut transaction = store.write().await?;
         let (mut agent, mut node) = caller(&mut transaction, token).await?;
         if uses_next(&agent, token)
@@ -243,7 +247,6 @@ async fn note(
 fn is_told(task: &TaskStatus, beat: &Heartbeat) -> bool {
     let reported = beat.task.as_ref().filter(|report| report.id == task.id);
     match task.state {
-        _ if task.run.is_some() => true,
         TaskState::Asked => reported.is_some(),
         _ => {
             let is_same = reported.is_some_and(|report| {

@@ -4,6 +4,7 @@ shift
 place=/var/lib/slipway-drained-$program
 if [ "$SLIPWAY_UNDO" = 1 ]; then
     [ -e "$place" ] || { echo 'no container was stopped'; exit 0; }
+    "$program" ps >/dev/null || exit 1
     failed=0
     while read -r container policy; do
         # One that was removed meanwhile cannot be started.
@@ -15,7 +16,8 @@ if [ "$SLIPWAY_UNDO" = 1 ]; then
     exit "$failed"
 fi
 if [ "$SLIPWAY_CORDON_ONLY" = 1 ]; then echo 'containers take no orders to refuse work; left running'; exit 0; fi
-containers=${*:-$("$program" ps --quiet)}
+containers=$*
+if [ -z "$containers" ]; then containers=$("$program" ps --quiet --no-trunc) || exit 1; fi
 for container in $containers; do
     policy=$("$program" inspect --format '{{.HostConfig.RestartPolicy.Name}}' "$container") || exit 1
     grep -qs "^$container " "$place" || echo "$container ${policy:-no}" >>"$place"
@@ -23,14 +25,19 @@ for container in $containers; do
     "$program" update --restart=no "$container" >/dev/null 2>&1
     "$program" kill --signal=TERM "$container" >/dev/null
 done
+# Says which of them run. That nobody can tell is no reason to believe that they have stopped.
 runs() {
-    for container in "$@"; do
-        [ "$("$program" inspect --format '{{.State.Running}}' "$container" 2>/dev/null)" = true ] &&
-            printf ' %s' "$container"
+    running=$("$program" ps --no-trunc --format '{{.ID}} {{.Names}}') || return 1
+    for container in $containers; do
+        for known in $running; do
+            if [ "$known" = "$container" ]; then printf ' %s' "$container"; fi
+        done
     done
 }
 end=$(($(date +%s) + SLIPWAY_SECONDS))
-while left=$(runs $containers) && [ -n "$left" ]; do
+while :; do
+    left=$(runs) || exit 1
+    [ -n "$left" ] || break
     echo "still runs:$left"
     if [ "$(date +%s)" -ge "$end" ]; then
         [ "$SLIPWAY_FORCE" = 1 ] || exit 1
