@@ -22,11 +22,6 @@ const CONNECT: Duration = Duration::from_secs(3);
 impl Network {
     /// Tries to reach the server in this way as long as there is no winner.
     pub(super) async fn reach_server(&self, way: &Way, lease: &Lease) {
-        // The proxy or server address has the other IP version, so only another way can reach it.
-        let address = self.servers.of_all().and_then(|known| first_hop_address(&known.server));
-        if address.is_some_and(|address| !lease.speaks_to(address)) {
-            return;
-        }
         let leased_at = link::uptime();
         let mut winner = self.winner.subscribe();
         let mut told = Told::default();
@@ -37,13 +32,17 @@ impl Network {
                 if self.winner.borrow().is_none() && told.is_due(&sentence, Instant::now()) {
                     warn!("{sentence}");
                 }
-                sleep(PAUSE).await;
             }
+            sleep(PAUSE).await;
         }
     }
 
     async fn try_server(&self, way: &Way, lease: &Lease, leased_at: u64) -> Result<()> {
         let server = self.servers.of(way, lease).await?.server;
+        // The proxy or server address has the other IP version, so only another way can reach it.
+        if first_hop_address(&server).is_some_and(|address| !lease.speaks_to(address)) {
+            return Ok(());
+        }
         let mut addresses = self.look_up(&server, way, lease).await?;
         addresses.retain(|address| lease.speaks_to(address.ip()));
         let name = &way.interface;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub(super) struct Servers {
     known: Option<Known>,
     /// What services said, by the index of the interface.
     told: Mutex<BTreeMap<u32, Known>>,
+    /// Says once that a way cannot ask.
+    cannot_ask: Once,
 }
 
 /// A server, and the metadata that named it.
@@ -52,12 +55,7 @@ impl Servers {
     pub(super) fn new(loaded: Loaded, drive: Option<Metadata>) -> Result<Self> {
         let is_known = loaded.config.is_some() || drive.is_some();
         let known = if is_known { Some(known(&loaded, drive)?) } else { None };
-        Ok(Self { loaded, known, told: Mutex::default() })
-    }
-
-    /// Returns the server of the configuration or of a config drive.
-    pub(super) fn of_all(&self) -> Option<&Known> {
-        self.known.as_ref()
+        Ok(Self { loaded, known, told: Mutex::default(), cannot_ask: Once::new() })
     }
 
     /// Returns the server that this way is to reach. If the configuration names none, asks the metadata services in
@@ -86,7 +84,9 @@ impl Servers {
 
     /// Waits until another way on the same interface was told a server. A way that has IPv6 alone cannot ask.
     async fn told_to_others(&self, way: &Way) -> Known {
-        info!("{}: metadata services are asked by IPv4 alone; waiting for an IPv4 address", way.interface);
+        self.cannot_ask.call_once(|| {
+            info!("{}: metadata services are asked by IPv4 alone; waiting for an IPv4 address", way.interface);
+        });
         loop {
             if let Some(known) = self.told.lock().await.get(&way.index) {
                 return known.clone();
