@@ -12,7 +12,7 @@ use xtask::lab::qemu::MachineConfig;
 use xtask::lab::server::Place;
 
 /// This host's loopback as machines see it on a network to which the address of the metadata service belongs.
-const LINK_LOCAL: Place = Place { listen: "127.0.0.1", host: "169.254.0.2", arguments: &[] };
+const LINK_LOCAL: Place = Place { listen: "127.0.0.1", host: "169.254.2.2", arguments: &[] };
 
 #[test]
 fn a_virtual_machine_is_told_its_server_by_a_config_drive() -> Result<()> {
