@@ -43,8 +43,8 @@ pub(super) const MODULES: &[(&str, &str)] = &[
     ),
     (
         "installer",
-        "files, discover, drivers < config, screen < metadata < server < boot_report, enrol, rare_drivers < agent, report \
-         < run",
+        "files, discover, drivers < config, screen < metadata < server < boot_report, enrol, rare_drivers < agent, \
+         report < run",
     ),
     (
         "crates/user-data",

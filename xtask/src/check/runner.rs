@@ -88,7 +88,7 @@ const LONG: [(&str, Option<System>); 9] = [
 /// Test programs that take more than forty seconds, by package and target or by target, without those of what slipway
 /// promises first: that a system is installed until it runs, and that a power cut leaves no half-written disk that
 /// boots. The longest come first, so that all turns take about as long.
-const MEDIUM: [&str; 24] = [
+const MEDIUM: [&str; 25] = [
     "user-data/image",
     "a_machine_reaches_its_server_through_a_proxy",
     "xtask/dist",
@@ -113,6 +113,7 @@ const MEDIUM: [&str; 24] = [
     "older_firmware_starts_the_boot_image_by_https_through_nginx",
     "a_machine_that_must_be_attested_is_let_in_only_with_boot_files_of_the_site",
     "a_kernel_without_a_signature_is_not_started_under_lockdown",
+    "a_virtual_machine_is_told_its_server_by_its_metadata",
 ];
 /// Number of commits until each of [`MEDIUM`] had its turn.
 const TURNS: usize = 4;
