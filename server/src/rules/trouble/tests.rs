@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use slipway_protocol::node::boot_report::MAINTENANCE;
 use slipway_protocol::{
     BootFetch, BootFilesFetched, BootReport, BootStage, BootStatus, BootWay, Identity, Progress, Stage,
 };
