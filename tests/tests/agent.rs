@@ -123,12 +123,16 @@ fn task(node: &NodeStatus) -> &TaskStatus {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_says_that_the_system_runs_and_does_what_its_settings_name() {
-    let site =
-        Site::with(&[("greet", "x=hello; echo ${x}; echo $SLIPWAY_SECONDS"), ("fail", "echo broken; exit 3")]).await;
+    let site = Site::with(&[
+        ("greet", "x=hello; echo ${x}; echo $SLIPWAY_SECONDS"),
+        ("fail", "echo broken; exit 3"),
+        ("noise", "head -c 40000 /dev/zero"),
+    ])
+    .await;
     let node = site.lab.status().await;
     let agent = node.agent.clone().unwrap();
     assert_eq!((node.state, agent.boot_id.as_str()), (NodeState::Running, "boot-1"));
-    assert_eq!(agent.tasks, ["logs", "reboot", "boot-slipway", "fail", "greet"]);
+    assert_eq!(agent.tasks, ["logs", "reboot", "boot-slipway", "fail", "greet", "noise"]);
     assert_eq!(agent.system_state.as_deref(), Some("running"));
 
     let node = site.do_task("greet").await;
@@ -142,12 +146,16 @@ async fn an_agent_says_that_the_system_runs_and_does_what_its_settings_name() {
     assert_eq!(node.flags[0].kind, FlagKind::Task);
     assert_eq!(node.flags[0].reason, "failed to do fail: it ended with status 3: broken");
 
+    // Whatever it prints, the server hears that it is done.
+    let node = site.do_task("noise").await;
+    assert_eq!(task(&node).state, TaskState::Succeeded, "{:?}", node.task);
+
     // What is over is not begun again, and another task ends the flag.
     let node = site.do_task("logs").await;
     assert_eq!((task(&node).state, node.flags.len()), (TaskState::Succeeded, 0));
     let log = operate::node_log(&site.lab.store().await, "m1", LogType::HostBoot, None).await.unwrap();
     assert!(log.contains("==== journal ====\n"), "{log}");
-    assert_eq!(site.lines("started").len(), 2);
+    assert_eq!(site.lines("started").len(), 3);
 
     let new = NewTask { name: "shell".to_owned(), limit_seconds: None, how: TaskOptions::default() };
     let refused = operate::ask_task(&site.lab.store().await, "m1", new).await.unwrap_err().to_string();

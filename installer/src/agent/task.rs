@@ -277,8 +277,10 @@ impl<'a> Tasks<'a> {
             file.take(MAX_TASK_OUTPUT_BYTES as u64).read_to_end(&mut text)?;
             Ok(text)
         };
-        // Each byte becomes one character at most, so that the text is not longer than the bytes.
-        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+        // Each byte becomes one character at most. In JSON, control characters would need six bytes each, which would
+        // be more than a heartbeat may have.
+        let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
+        text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
     }
 }
 
