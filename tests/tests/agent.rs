@@ -295,7 +295,7 @@ async fn a_run_on_a_running_system_restarts_it_into_slipway_and_ends_its_agent()
     while !called.exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The machine is in slipway, and the agent that the old system had is told that it is over.
+    // The machine is in slipway. The server ends the agent of the old system.
     site.lab.install().await.unwrap();
     let node = site.lab.status().await;
     let run = node.run.as_ref().unwrap();

@@ -27,10 +27,10 @@ pub struct Answer {
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Unusable {
     /// The text is not the expected JSON.
-    #[error("it is no JSON with an object of texts under meta, at line {line}, column {column}")]
+    #[error("it is not JSON with an object of texts under meta, at line {line}, column {column}")]
     Json { line: usize, column: usize },
     /// A key of slipway has another value than a text.
-    #[error("{key} in it is no text: write it in quotes")]
+    #[error("{key} in it is not a text: write it in quotes")]
     NoText { key: &'static str },
     /// A key of slipway has two values.
     #[error("{key} is in it twice: leave one of them out")]

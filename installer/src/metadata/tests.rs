@@ -169,7 +169,7 @@ async fn a_hostile_answer_is_bounded_and_not_shown() {
         openstack(answer.into_bytes(), "the answer has the status 30").await;
     }
     openstack(status("500 Oops"), "the answer has the status 500").await;
-    openstack(ok("\u{1b}[2J s3cret"), "it is no JSON").await;
+    openstack(ok("\u{1b}[2J s3cret"), "it is not JSON").await;
     openstack([&ok("ab")[..ok("ab").len() - 2], b"\xff\xfe"].concat(), "no text in UTF-8").await;
     openstack(b"s3cret\r\n\r\n".to_vec(), "requesting /openstack/latest/meta_data.json").await;
 }
@@ -204,19 +204,19 @@ fn metadata_in_json_has_texts_and_the_rest_does_not_matter() {
         let error = of(json).unwrap_err();
         assert!(error.contains(expect) && !error.contains(SECRET), "{json:?}: {error}");
     };
-    check(r#"{"meta": {"slipway.server": 5}}"#, "slipway.server in it is no text");
-    check(r#"{"meta": {"slipway.server": null}}"#, "slipway.server in it is no text");
-    check(r#"{"meta": {"slipway.server": "s", "slipway.token": ["s3cret"]}}"#, "slipway.token in it is no text");
+    check(r#"{"meta": {"slipway.server": 5}}"#, "slipway.server in it is not a text");
+    check(r#"{"meta": {"slipway.server": null}}"#, "slipway.server in it is not a text");
+    check(r#"{"meta": {"slipway.server": "s", "slipway.token": ["s3cret"]}}"#, "slipway.token in it is not a text");
     check(r#"{"meta": {"slipway.server": "a", "slipway.server": "s3cret"}}"#, "slipway.server is in it twice");
     check(r#"{"meta": {"slipway.server": "a"}, "meta": {"slipway.server": "b"}}"#, "slipway.server is in it twice");
     for wrong in ["", "s3cret", "[]", "5", r#"{"meta": "s3cret"}"#, r#"{"meta": ["s3cret"]}"#, r#"{"meta": null}"#] {
-        check(wrong, "it is no JSON with an object of texts under meta, at line 1, column ");
+        check(wrong, "it is not JSON with an object of texts under meta, at line 1, column ");
     }
-    check(&format!("{META} s3cret"), "it is no JSON");
-    check(&META[..META.len() - 1], "it is no JSON");
+    check(&format!("{META} s3cret"), "it is not JSON");
+    check(&META[..META.len() - 1], "it is not JSON");
     for (open, close) in [("[", "]"), ("{\"slipway.server\":", "}")] {
-        check(&deep(open, close), "it is no JSON");
-        check(&deep(&format!("{{\"a\":{open}"), close), "it is no JSON");
+        check(&deep(open, close), "it is not JSON");
+        check(&deep(&format!("{{\"a\":{open}"), close), "it is not JSON");
     }
 }
 
@@ -263,5 +263,5 @@ fn a_config_drive_says_it_in_metadata_or_else_in_user_data() {
     assert!(matches!(read(None, None), Err(DriveError::NoServer)));
     assert!(matches!(read(Some("{}"), Some("a: b")), Err(DriveError::NoServer)));
     let error = Failure::of(&read(Some(SECRET), None).unwrap_err()).in_one_line();
-    assert!(error.contains("reading openstack/latest/meta_data.json: it is no JSON"), "{error}");
+    assert!(error.contains("reading openstack/latest/meta_data.json: it is not JSON"), "{error}");
 }

@@ -175,7 +175,7 @@ pub async fn task(store: &Store, token: &str) -> Result<Option<Task>, Error> {
     Ok(stored::open_of(&mut connection, &node.id).await?.and_then(told))
 }
 
-/// Returns what the agent is told of a task.
+/// Returns a task in the form in which the agent gets it.
 fn told(task: TaskStatus) -> Option<Task> {
     let TaskStatus { id, name, how, limit_seconds, state, .. } = task;
     state.is_open().then_some(Task { id, name, how, limit_seconds })
