@@ -30,11 +30,11 @@ mod requests;
 mod task;
 
 /// The least and the most seconds between two heartbeats, whatever the server says.
-const EVERY: std::ops::RangeInclusive<u64> = 5..=300;
+const EVERY: std::ops::RangeInclusive<u32> = 5..=300;
 /// Seconds between two heartbeats before the server said anything.
-const FIRST_EVERY: u64 = 30;
+const FIRST_EVERY: u32 = 30;
 /// Seconds between two reports of a task.
-const TASK_EVERY: u64 = 3;
+const TASK_EVERY: u32 = 3;
 
 /// How long a second lasts. In tests, less.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +85,14 @@ pub async fn run(
         let pause = match answer {
             Ok(answer) => {
                 backoff.reset();
-                every = u64::from(answer.every_seconds).clamp(*EVERY.start(), *EVERY.end());
+                every = answer.every_seconds.clamp(*EVERY.start(), *EVERY.end());
                 client = renewed(client, &answer, &mut config, &files);
                 let acts = tasks.told(answer.task).await;
-                match acts || tasks.report().is_some() {
-                    true => pace.second * u32::try_from(if acts { 0 } else { TASK_EVERY }).unwrap_or(1),
+                match (acts, tasks.report()) {
+                    (true, _) => Duration::ZERO,
+                    (false, Some(_)) => pace.second * TASK_EVERY,
                     // The server has held the heartbeat for most of the time. One that does not is not asked sooner.
-                    false => {
-                        (pace.second * u32::try_from(every).unwrap_or(30) * 8 / 10).saturating_sub(asked.elapsed())
-                    }
+                    (false, None) => (pace.second * every * 8 / 10).saturating_sub(asked.elapsed()),
                 }
             }
             Err(error) if is_gone(&error) => {

@@ -19,8 +19,9 @@ impl Client {
     }
 
     /// Sends `POST /v1/agent/heartbeat`, which the server may hold for `wait` seconds.
-    pub async fn agent_heartbeat(&self, beat: &Heartbeat, wait: u64) -> Result<HeartbeatAnswer, ClientError> {
-        let ask = Ask::new("sending a heartbeat", Method::POST, "v1/agent/heartbeat").held(Duration::from_secs(wait));
+    pub async fn agent_heartbeat(&self, beat: &Heartbeat, wait: u32) -> Result<HeartbeatAnswer, ClientError> {
+        let ask =
+            Ask::new("sending a heartbeat", Method::POST, "v1/agent/heartbeat").held(Duration::from_secs(wait.into()));
         let answer = self.send(&ask, |r| r.query(&[("wait", wait)]).json(beat)).await?;
         self.read(&ask, answer).await
     }
