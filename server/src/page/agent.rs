@@ -23,7 +23,7 @@ use crate::page::rows::{name, reference};
 use crate::page::session::{Act, Fields, Visitor};
 use crate::page::words::{self, Tone};
 
-/// What the buttons ask for: word in the form and text, in the order of the page.
+/// Words in the form of what is not a task. No task has such a name.
 const REMOVE: &str = "remove";
 const CANCEL: &str = "cancel";
 

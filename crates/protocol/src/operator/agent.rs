@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::agent::TaskOptions;
 use crate::shared::digest::Digest;
+use crate::workflow::agent::{AgentAct, DRAIN};
 
 /// The agent of a node's installed system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,24 +102,30 @@ pub struct TaskStatus {
 }
 
 impl TaskStatus {
+    /// Returns what the agent does by itself, if the task is such.
+    fn act(&self) -> Option<AgentAct> {
+        AgentAct::ALL.into_iter().find(|act| act.name() == self.name)
+    }
+
     /// Says what the task does, as it is done to the machine: `drained`.
     pub fn done_in_words(&self) -> String {
-        match (self.name.as_str(), self.how) {
-            ("drain", TaskOptions { undo: true, .. }) => "put back to work".to_owned(),
-            ("drain", TaskOptions { cordon_only: true, .. }) => "cordoned".to_owned(),
-            ("drain", _) => "drained".to_owned(),
-            ("reboot", _) => "rebooted".to_owned(),
-            ("boot-slipway", _) => "restarted into slipway".to_owned(),
-            ("logs", _) => "asked for its log".to_owned(),
-            (name, _) => format!("told to do {name}"),
-        }
+        let done = match (self.act(), self.how) {
+            (Some(AgentAct::Reboot), _) => "rebooted",
+            (Some(AgentAct::BootSlipway), _) => "restarted into slipway",
+            (Some(AgentAct::Logs), _) => "asked for its log",
+            (None, _) if self.name != DRAIN => return format!("told to do {}", self.name),
+            (None, TaskOptions { undo: true, .. }) => "put back to work",
+            (None, TaskOptions { cordon_only: true, .. }) => "cordoned",
+            (None, _) => "drained",
+        };
+        done.to_owned()
     }
 
     /// Says where it stands, with the machine as the subject: `is being drained: still runs: app.service`.
     pub fn in_words(&self) -> String {
         let done = self.done_in_words();
         let told = |text: &Option<String>| text.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
-        let is_named = !["drain", "reboot", "boot-slipway", "logs"].contains(&self.name.as_str());
+        let is_named = self.act().is_none() && self.name != DRAIN;
         match self.state {
             TaskState::Failed if is_named => format!("failed to do {}{}", self.name, told(&self.reason)),
             TaskState::Withdrawn if self.started_at.is_some() => {
