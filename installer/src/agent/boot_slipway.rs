@@ -95,17 +95,13 @@ fn unnamed(place: &Path) -> io::Result<File> {
 /// Returns an archive, to be put behind an initramfs of this size, with the settings that this machine has for itself.
 /// Empty without any.
 fn settings(settings: &MachineSettings, size: u64) -> Vec<u8> {
-    let settings = MachineSettings { token: None, ..settings.clone() };
-    let mut values = serde_json::to_value(&settings).unwrap_or_default();
-    if let Some(values) = values.as_object_mut() {
-        values.retain(|_, value| !value.is_null());
-        if values.is_empty() {
-            return Vec::new();
-        }
+    let values = settings.stored().unwrap_or_default();
+    if values.is_empty() {
+        return Vec::new();
     }
     let mut archive = Archive::default();
     // JSON is YAML.
-    archive.add_file(config::OF_MACHINE, 0o600, values.to_string().into_bytes());
+    archive.add_file(config::OF_MACHINE, 0o600, serde_json::Value::from(values).to_string().into_bytes());
     // The kernel looks for an archive at multiples of four bytes alone (init/initramfs.c).
     let mut bytes = vec![0; (size.wrapping_neg() % 4) as usize];
     bytes.extend(archive.to_bytes(0));

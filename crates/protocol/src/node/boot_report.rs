@@ -1,6 +1,6 @@
 //! The messages between the boot reporter of an installed system and the server, under `/v1/boot-report`.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser};
 
 use crate::node::boot_settings::MachineSettings;
 use crate::node::state::NodeState;
@@ -107,7 +107,7 @@ pub struct BootReporterConfig {
     /// The certificates in PEM that may sign the server's certificate.
     pub ca: String,
     /// The settings that the machine had for itself while it was installed, without its token: proxy, network, name.
-    #[serde(default)]
+    #[serde(default, serialize_with = "stored")]
     pub machine: MachineSettings,
     /// The boot reporter ends after this many hours, however the boot went.
     pub hours: u32,
@@ -116,6 +116,11 @@ pub struct BootReporterConfig {
     /// What the agent may do that the boot reporter becomes once the system runs. None if it does not stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+}
+
+/// Writes the settings of a machine. A setting that is absent has no key, because none may be without a value.
+fn stored<S: Serializer>(settings: &MachineSettings, serializer: S) -> Result<S::Ok, S::Error> {
+    settings.stored().map_err(ser::Error::custom)?.serialize(serializer)
 }
 
 /// The paths of the boot reporter's files in an installed system, without a leading slash. The action creates these
@@ -156,6 +161,25 @@ pub mod places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_settings_of_a_machine_are_read_as_they_were_written() {
+        let hostname = Some("rack1".to_owned());
+        for machine in [MachineSettings::default(), MachineSettings { hostname, ..MachineSettings::default() }] {
+            let config = BootReporterConfig {
+                url: "https://s.example".to_owned(),
+                token: Secret::from("T".to_owned()),
+                ca: String::new(),
+                machine,
+                hours: 1,
+                every: 600,
+                agent: Some(Agent::default()),
+            };
+            let text = serde_json::to_string(&config).expect("JSON");
+            assert_eq!(serde_json::from_str::<BootReporterConfig>(&text).expect(&text), config);
+            assert!(!text.contains("null"), "{text}");
+        }
+    }
 
     #[test]
     fn names_of_units_are_told_from_other_texts() {

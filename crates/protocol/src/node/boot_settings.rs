@@ -56,25 +56,21 @@ pub struct BootSettings {
 pub struct MachineSettings {
     /// Bootstrap token.
     #[cfg_attr(feature = "clap", arg(skip))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
     /// Network while the machine runs from the medium; JSON in a source. Absent: DHCP and router advertisements on
     /// every interface.
     #[cfg_attr(feature = "clap", arg(skip))]
-    #[serde(with = "json", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "json")]
     pub network: Option<Network>,
     /// HTTP proxy through which machines reach the server and images, such as `http://proxy.example:3128`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "URL"))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
     /// Hosts that machines reach without the proxy, separated by commas: names, which stand for the names below them
     /// too, addresses, and networks such as 10.0.0.0/8.
     #[cfg_attr(feature = "clap", arg(long, value_name = "HOSTS", requires = "proxy"))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub no_proxy: Option<String>,
     /// Name of the machine while it runs from the medium, such as rack3-u12. It is sent to DHCP servers.
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
 }
 
@@ -136,6 +132,14 @@ impl MachineSettings {
             (None, Some(hosts)) => Err(SettingError::new("no_proxy", hosts, "has no effect without proxy")),
             (None, None) => Ok(()),
         }
+    }
+
+    /// Returns the settings that are there, without the token, by their keys: what [`MachineSettings`] is read from.
+    pub fn stored(&self) -> Result<serde_json::Map<String, serde_json::Value>, serde_json::Error> {
+        let values = serde_json::to_value(Self { token: None, ..self.clone() })?;
+        let mut values = serde_json::from_value::<serde_json::Map<_, _>>(values)?;
+        values.retain(|_, value: &mut serde_json::Value| !value.is_null());
+        Ok(values)
     }
 
     /// Returns settings that have nothing but the proxy, or nothing at all if `proxy` is None.
